@@ -1,0 +1,102 @@
+// The activities of a node (queue `node-<id>`), as both sides see them. Every one may run twice and then has run
+// once: it is keyed by (replica, fence, rank) and the agent keeps the highest fence on disk (INV-6).
+// Inputs are tolerant (unknown fields ignored, none ever removed).
+import type { EnginePorts, FailureDigest, StopProof } from './engine.js';
+import type { Shape } from './messages.js';
+import type { ReplicaSpec } from './spec.js';
+
+export interface MemberOrder {
+  replica: string;
+  fence: number;
+  rank: number;
+  generation: number;
+  /** Members of the gang, this one included. */
+  nodes: number;
+  spec: ReplicaSpec;
+  /** Slots of this node's GPUs, as numbered by its `node` workflow; the agent maps them to UUIDs (Welcome). */
+  slots: number[];
+}
+
+export interface Prepared {
+  /** UUIDs in slot order. */
+  gpus: string[];
+  ports: EnginePorts;
+  /** Rendezvous and client address; null: the control plane's view of the node's address. */
+  mgmt_addr: string | null;
+  /** Short public id of the secret its engine key is derived from; null: the engine runs without a key. */
+  key_id: string | null;
+}
+
+export interface Spawned {
+  /** The engine's own pid. */
+  pid: number;
+  /** True when this order found the engine already running (a repeated attempt, or adopted). */
+  adopted: boolean;
+}
+
+/** Heartbeat detail of `await_ready`. */
+export interface LoadProgress {
+  /** E.g. `loading weights`; from the engine's log. */
+  stage: string;
+  percent: number | null;
+  at: string;
+}
+
+export type ReadyResult =
+  | { ready: true; pid: number; model_ids: string[] }
+  /** The engine ended or made no progress. It may still be alive (no progress): the workflow stops it. */
+  | { ready: false; failure: FailureDigest };
+
+export interface StopOrder {
+  replica: string;
+  fence: number;
+  rank: number;
+  /** Why, for the log: cancel, apply, restart, failed, superseded. */
+  reason: string;
+}
+
+export interface NodeActivities {
+  /** Checks, reserves ports, records the GPU baseline (INV-2). Throws GPU_HELD, GPU_GONE, ENGINE_MISSING, MODEL_MISSING, … */
+  prepare(order: MemberOrder): Promise<Prepared>;
+  /** Starts the prepared engine. */
+  spawn(order: MemberOrder): Promise<Spawned>;
+  /** prepare and spawn in one, for a single member: the short way to (re)start. */
+  launch(order: MemberOrder): Promise<Prepared & Spawned>;
+  /** Ends when the engine serves or has failed. */
+  await_ready(order: MemberOrder): Promise<ReadyResult>;
+  /** SIGTERM, stop_timeout, SIGKILL of the tree, then proof. Throws STOP_INCOMPLETE when the proof can't be had. */
+  stop(order: StopOrder): Promise<StopProof>;
+  /** What the node knows of that engine now. */
+  inspect(order: StopOrder): Promise<InspectResult>;
+}
+
+export interface InspectResult {
+  known: boolean;
+  alive: boolean;
+  pid: number | null;
+  highest_fence: number | null;
+}
+
+/** Activities of one control plane instance (queue `llmgw-cp-<instance>`). */
+export interface ControlActivities {
+  /** The route table has a new version: pull it from `fleet` and hand it to the routers. */
+  push_routes(input: { version: number }): Promise<void>;
+  /**
+   * Ends when every known router has acknowledged `version` with nothing outstanding on the endpoint and the engine's
+   * own running count is 0, or after `timeout_ms`.
+   */
+  await_drained(input: {
+    replica: string;
+    fence: number;
+    version: number;
+    /** The engine's own address, for its running count. */
+    url: string;
+    timeout_ms: number;
+  }): Promise<{ drained: boolean; outstanding: number }>;
+}
+
+/** Activities of any control plane instance (queue `llmgw`). */
+export interface PlanActivities {
+  /** The same placement as the ledger's, on a snapshot of it; the replica's own GPUs count as free. */
+  plan(input: { replica: string | null; shape: Shape }): Promise<{ fits: boolean; reason: string }>;
+}

@@ -1,0 +1,78 @@
+// What `status` shows of a replica (query, HTTP, ctl). Times are RFC 3339 UTC.
+import type { EnginePorts } from './engine.js';
+
+/**
+ * - pending: waiting for GPUs; deadline null unless placement.timeout
+ * - placing: granted, the node prepares
+ * - starting: the engine's process is being started
+ * - loading: the process runs and is not serving yet; fails on no progress (INV-9)
+ * - ready: serving
+ * - draining: takes no new request; what is in flight ends
+ * - stopping: SIGTERM, SIGKILL, proof (INV-2)
+ * - stopped: ended on request; absorbing
+ * - backing_off: waits before the next generation
+ * - failed: ended without a request; absorbing
+ */
+export type ReplicaPhase =
+  | 'pending'
+  | 'placing'
+  | 'starting'
+  | 'loading'
+  | 'ready'
+  | 'draining'
+  | 'stopping'
+  | 'stopped'
+  | 'backing_off'
+  | 'failed';
+
+export interface MemberStatus {
+  node: string;
+  rank: number;
+  gpus: string[];
+  pid: number | null;
+  ports: EnginePorts;
+  state: string;
+}
+
+export interface ReplicaStatus {
+  name: string;
+  phase: ReplicaPhase;
+  reason: string;
+  since: string;
+  /** null only in pending (without placement.timeout), ready and the two ends. */
+  deadline: string | null;
+  generation: number;
+  fence: number | null;
+  spec_hash: string;
+  progress: { stage: string; percent: number | null; eta_s: number | null; at: string } | null;
+  members: MemberStatus[];
+  endpoint: string | null;
+  placement: { why: string | null };
+  restarts: { in_window: number; left: number };
+  last_failure: {
+    code: string;
+    class: string;
+    sentence: string;
+    evidence: string | null;
+    member: number;
+  } | null;
+  /** The last 50 decisions, across runs (INV-11). */
+  journal: { at: string; text: string }[];
+  spec: { model: string; served_model_name: string; engine: string };
+}
+
+/** One row of `ctl nodes --json`. */
+export interface NodeRow {
+  node_id: string;
+  state: 'connected' | 'silent' | 'unsupervised' | 'lost' | 'incompatible';
+  cordoned: boolean;
+  draining: boolean;
+  since: string;
+  reason: string;
+  labels: Record<string, string>;
+  fabrics: string[];
+  gpus: { total: number; free: number; held: number; leaked: number; foreign: number; unusable: number };
+  engines: number;
+  agent_version: string;
+  conditions: { code: string; message: string }[];
+}
