@@ -1,0 +1,221 @@
+// The ledger's decisions: (state, message, now) → state and effects. Every message is keyed and may come twice; the
+// answer to the second is the answer to the first. The state is changed in place on a copy that the caller owns.
+import type { EngineEvent } from '../../contracts/engine.js';
+import type { InstanceMsg, LedgerMsg, LedgerReply, NodeFacts, ReserveMsg } from '../../contracts/messages.js';
+import { TIMING } from '../../contracts/timing.js';
+import { place } from '../placement.js';
+import { candidates, endHold, type Grant, type LedgerState, note } from './state.js';
+
+export type LedgerInput =
+  | LedgerMsg
+  | { kind: 'node'; facts: NodeFacts }
+  | ({ kind: 'instance' } & InstanceMsg)
+  | { kind: 'unclaimed'; event: EngineEvent; why: string }
+  /** The replica's workflow is gone: the grant's message never reached anybody, so no order was ever given. */
+  | { kind: 'undeliverable'; replica: string; fence: number };
+
+export type LedgerEffect =
+  | { do: 'reply'; replica: string; reply: LedgerReply }
+  /** The route table has a new version: every live instance is told. */
+  | { do: 'routes'; version: number; queues: string[] };
+
+/** Applies one batch (all that one workflow task brought) and places what waits, once. */
+export function ledgerStep(state: LedgerState, inputs: LedgerInput[], now: number): LedgerEffect[] {
+  const effects: LedgerEffect[] = [];
+  const before = state.version;
+  for (const input of inputs) apply(state, input, now, effects);
+  placeWaiting(state, now, effects);
+  if (state.version !== before) {
+    effects.push({ do: 'routes', version: state.version, queues: liveQueues(state, now) });
+  }
+  return effects;
+}
+
+export const liveQueues = (state: LedgerState, now: number): string[] =>
+  Object.values(state.instances)
+    .filter(i => now - i.at < TIMING.instanceGone)
+    .map(i => i.queue);
+
+function apply(state: LedgerState, input: LedgerInput, now: number, effects: LedgerEffect[]): void {
+  switch (input.kind) {
+    case 'reserve':
+      reserve(state, input, now, effects);
+      return;
+    case 'renew': {
+      const { release, ...rest } = input;
+      for (const m of release.members) endMember(state, release.fence, m.node, m.proof, now);
+      reserve(state, { ...rest, kind: 'reserve' }, now, effects);
+      return;
+    }
+    case 'release': {
+      if (input.withdraw !== null) withdraw(state, input.replica, input.withdraw);
+      if (input.fence !== null)
+        for (const m of input.members) endMember(state, input.fence, m.node, m.proof, now);
+      if (input.fence !== null) dropEndpoint(state, input.replica, input.fence);
+      effects.push({
+        do: 'reply',
+        replica: input.replica,
+        reply: ackReply(state, input.key, now),
+      });
+      return;
+    }
+    case 'endpoint': {
+      if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence);
+      else setEndpoint(state, input.replica, input.endpoint);
+      effects.push({
+        do: 'reply',
+        replica: input.replica,
+        reply: ackReply(state, input.key, now),
+      });
+      return;
+    }
+    case 'node': {
+      const known = state.nodes[input.facts.node_id];
+      if (known !== undefined && known.facts.seq >= input.facts.seq) return;
+      if (known?.facts.state !== input.facts.state)
+        note(state, now, `${input.facts.node_id} is ${input.facts.state}: ${input.facts.reason}`);
+      state.nodes[input.facts.node_id] = { cordoned: false, draining: false, ...known, facts: input.facts };
+      return;
+    }
+    case 'instance': {
+      const { kind: _, ...instance } = input;
+      state.instances[instance.instance] = { ...instance, at: now };
+      for (const [id, i] of Object.entries(state.instances))
+        if (now - i.at > 2 * TIMING.instanceGone) delete state.instances[id];
+      return;
+    }
+    case 'unclaimed':
+      state.unclaimed = [...state.unclaimed, { event: input.event, why: input.why, at: now }].slice(-50);
+      note(
+        state,
+        now,
+        `an exit of ${input.event.replica} (fence ${input.event.fence}) found no workflow: ${input.why}`,
+      );
+      return;
+    case 'undeliverable': {
+      const grant = state.grants[input.fence];
+      if (grant === undefined || grant.replica !== input.replica) return;
+      delete state.grants[input.fence];
+      note(
+        state,
+        now,
+        `grant ${input.fence} of ${input.replica} returned: its workflow is closed and never received it`,
+      );
+      return;
+    }
+  }
+}
+
+function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: LedgerEffect[]): void {
+  const granted = Object.values(state.grants).find(g => g.replica === msg.replica && g.key === msg.key);
+  if (granted !== undefined) {
+    effects.push({ do: 'reply', replica: msg.replica, reply: grantedReply(granted) });
+    return;
+  }
+  const { kind: _, ...want } = msg;
+  const at = state.waiting.findIndex(w => w.replica === msg.replica);
+  if (at >= 0 && state.waiting[at]!.key === msg.key) {
+    // Sent again: told again.
+    state.waiting[at] = { ...state.waiting[at]!, told: '' };
+    return;
+  }
+  if (at >= 0) state.waiting.splice(at, 1);
+  state.waiting.push({ ...want, since: now, told: '' });
+}
+
+/** Highest priority first, then who waits longest. A shape that doesn't fit holds nobody else back. */
+function placeWaiting(state: LedgerState, now: number, effects: LedgerEffect[]): void {
+  const order = [...state.waiting].sort((a, b) => b.shape.priority - a.shape.priority || a.since - b.since);
+  for (const want of order) {
+    const placed = place(want.shape, candidates(state), want.exclude, want.prefer);
+    if (!placed.fits) {
+      if (want.told === placed.reason) continue;
+      want.told = placed.reason;
+      effects.push({
+        do: 'reply',
+        replica: want.replica,
+        reply: { kind: 'waiting', key: want.key, reason: placed.reason, hopeless: placed.hopeless },
+      });
+      continue;
+    }
+    state.waiting = state.waiting.filter(w => !(w.key === want.key && w.replica === want.replica));
+    state.last_fence = Math.max(state.last_fence + 1, now);
+    const grant: Grant = {
+      key: want.key,
+      replica: want.replica,
+      run_id: want.run_id,
+      first_run_id: want.first_run_id,
+      fence: state.last_fence,
+      at: now,
+      why: placed.why,
+      members: placed.members,
+      left: {},
+    };
+    state.grants[grant.fence] = grant;
+    note(state, now, `granted to ${grant.replica}: ${placed.why} (fence ${grant.fence})`);
+    effects.push({ do: 'reply', replica: grant.replica, reply: grantedReply(grant) });
+  }
+}
+
+const grantedReply = (g: Grant): LedgerReply => ({
+  kind: 'granted',
+  key: g.key,
+  fence: g.fence,
+  members: g.members,
+  why: g.why,
+});
+
+const ackReply = (state: LedgerState, key: string, now: number): LedgerReply => ({
+  kind: 'ack',
+  key,
+  version: state.version,
+  queues: liveQueues(state, now),
+});
+
+function withdraw(state: LedgerState, replica: string, key: string): void {
+  state.waiting = state.waiting.filter(w => !(w.replica === replica && w.key === key));
+  // Granted while the withdrawal was on its way: the replica sends no order for a key that it withdrew.
+  for (const g of Object.values(state.grants))
+    if (g.replica === replica && g.key === key) delete state.grants[g.fence];
+}
+
+function endMember(
+  state: LedgerState,
+  fence: number,
+  node: string,
+  proof: Parameters<typeof endHold>[2],
+  now: number,
+): void {
+  const grant = state.grants[fence];
+  if (grant === undefined) return;
+  dropEndpoint(state, grant.replica, fence);
+  const next = endHold(grant, node, proof);
+  if (next === null) delete state.grants[fence];
+  else state.grants[fence] = next;
+  if (proof === null)
+    note(state, now, `hold of ${grant.replica} left on ${node}: the stop is not proven (fence ${fence})`);
+}
+
+function dropEndpoint(state: LedgerState, replica: string, fence: number): void {
+  if (state.endpoints[replica]?.fence !== fence) return;
+  delete state.endpoints[replica];
+  state.version++;
+}
+
+function setEndpoint(
+  state: LedgerState,
+  replica: string,
+  endpoint: NonNullable<LedgerState['endpoints'][string]>,
+): void {
+  const known = state.endpoints[replica];
+  if (known !== undefined && known.fence > endpoint.fence) return;
+  if (
+    known !== undefined &&
+    known.fence === endpoint.fence &&
+    known.state === endpoint.state &&
+    known.url === endpoint.url
+  )
+    return;
+  state.endpoints[replica] = endpoint;
+  state.version++;
+}

@@ -1,0 +1,145 @@
+// What the replica's transitions say to others: orders for the node, messages for the ledger. Keys come from a counter
+// in the state, so that a message sent again is known by its key.
+import type { MemberOrder, Prepared, Spawned, StopOrder } from '../../contracts/activities.js';
+import type { ExitStatus, FailureClass, FailureDigest, StopProof } from '../../contracts/engine.js';
+import type { EndpointMsg, ReleaseMsg, RenewMsg, ReserveMsg, Shape } from '../../contracts/messages.js';
+import { type ReplicaSpec, specHash } from '../../contracts/spec.js';
+import type { MemberStatus } from '../../contracts/status.js';
+import type { ReplicaState } from './state.js';
+
+export type Proofs = { node: string; proof: StopProof }[];
+export type Released = { fence: number; members: { node: string; proof: StopProof | null }[] };
+
+/** Refusals of `launch` that another node may not share: this node is left out, nothing is counted. */
+export const LAUNCH_ELSEWHERE: ReadonlySet<string> = new Set([
+  'ENGINE_MISSING',
+  'ENGINE_BROKEN',
+  'MODEL_MISSING',
+  'SECRET_MISSING',
+  'FLAG_UNKNOWN',
+  'GPU_GONE',
+  'GPU_HELD',
+  'GPU_LEAKED',
+]);
+
+/** Refusals that say nothing of the spec or the engine. */
+export const LAUNCH_NOT_COUNTED: ReadonlySet<string> = new Set(['STALE_FENCE', 'NODE_UNREACHABLE']);
+
+export function shapeOf(spec: ReplicaSpec): Shape {
+  return {
+    tensor_parallel: spec.tensor_parallel,
+    pipeline_parallel: spec.pipeline_parallel,
+    nodes: spec.nodes,
+    engine: spec.engine,
+    placement: spec.placement,
+    priority: spec.priority,
+  };
+}
+
+const nextKey = (s: ReplicaState, what: string): string => `${s.first_run_id}/${what}/${++s.keys}`;
+
+/** A reserve; with what is released (with proof) in the same message where there is something (renew). */
+export function reserve(s: ReplicaState, release?: Released): ReserveMsg | RenewMsg {
+  const base = {
+    key: nextKey(s, 'reserve'),
+    replica: s.name,
+    run_id: s.first_run_id,
+    first_run_id: s.first_run_id,
+    shape: shapeOf(s.spec),
+    exclude: s.exclude,
+    prefer: s.grant?.members[0]?.node ?? null,
+  };
+  return release === undefined ? { kind: 'reserve', ...base } : { kind: 'renew', ...base, release };
+}
+
+export function release(s: ReplicaState, released: Released | null, withdraw: string | null): ReleaseMsg {
+  return {
+    kind: 'release',
+    key: nextKey(s, 'release'),
+    replica: s.name,
+    fence: released?.fence ?? null,
+    withdraw,
+    members: released?.members ?? [],
+  };
+}
+
+export const released = (s: ReplicaState, proofs: Proofs): Released => ({ fence: s.fence!, members: proofs });
+
+export const unproven = (s: ReplicaState): Released => ({
+  fence: s.fence!,
+  members: (s.grant?.members ?? []).map(m => ({ node: m.node, proof: null })),
+});
+
+/** Nothing of this fence ever ran, or its stop is proven already (back-off). */
+export const neverStarted = (s: ReplicaState, now: number): Released => ({
+  fence: s.fence!,
+  members: (s.grant?.members ?? []).map(m => ({
+    node: m.node,
+    proof: { proof: 'never_started', at: new Date(now).toISOString(), leaked: [] },
+  })),
+});
+
+export function order(s: ReplicaState): MemberOrder {
+  const m = s.grant!.members[0]!;
+  return {
+    replica: s.name,
+    fence: s.fence!,
+    rank: m.rank,
+    generation: s.generation,
+    nodes: s.grant!.members.length,
+    spec: s.spec,
+    slots: m.slots,
+  };
+}
+
+export function stopOrders(s: ReplicaState, reason: string): { node: string; order: StopOrder }[] {
+  return (s.grant?.members ?? []).map(m => ({
+    node: m.node,
+    order: { replica: s.name, fence: s.fence!, rank: m.rank, reason: reason.slice(0, 300) },
+  }));
+}
+
+export function membersRunning(s: ReplicaState, r: Prepared & Spawned): MemberStatus[] {
+  const m = s.grant!.members[0]!;
+  return [{ node: m.node, rank: m.rank, gpus: r.gpus, pid: r.pid, ports: r.ports, state: 'loading' }];
+}
+
+/** Where routers reach it. An IPv6 literal needs its brackets. */
+export function url(r: Prepared): string {
+  const host = r.mgmt_addr ?? '127.0.0.1';
+  return `http://${host.includes(':') ? `[${host}]` : host}:${r.ports.http ?? 0}`;
+}
+
+export function endpointMsg(s: ReplicaState, state: 'ready' | 'draining' | null): EndpointMsg {
+  return {
+    kind: 'endpoint',
+    key: nextKey(s, 'endpoint'),
+    replica: s.name,
+    run_id: s.first_run_id,
+    fence: s.fence!,
+    endpoint:
+      state === null
+        ? null
+        : {
+            model: s.spec.served_model_name,
+            aliases: s.spec.aliases,
+            replica: s.name,
+            fence: s.fence!,
+            node: s.grant!.members[0]!.node,
+            url: s.endpoint!,
+            key_id: s.key_id,
+            auth: s.key_id === null ? 'none' : 'derived',
+            state,
+            revision: specHash(s.spec),
+          },
+  };
+}
+
+export function launchDigest(code: string, cls: FailureClass, sentence: string): FailureDigest {
+  return { code, class: cls, sentence, exit: null, tail: [], evidence: null };
+}
+
+export function exitText(exit: ExitStatus | null): string {
+  if (exit === null || (exit.code === null && exit.signal === null)) return 'exit status unknown';
+  return exit.signal === null ? `exit code ${exit.code}` : `signal ${exit.signal}`;
+}

@@ -1,0 +1,140 @@
+// The replica's state (plain JSON, carried over continue-as-new), its events and its effects. What each phase means
+// stands in contracts/status.ts.
+import type {
+  ControlActivities,
+  LoadProgress,
+  MemberOrder,
+  Prepared,
+  ReadyResult,
+  Spawned,
+  StopOrder,
+} from '../../contracts/activities.js';
+import type { EngineEvent, FailureDigest, StopProof } from '../../contracts/engine.js';
+import type { Excluded, GrantMember, LedgerMsg, LedgerReply, ProgressMsg } from '../../contracts/messages.js';
+import type { ReplicaSpec } from '../../contracts/spec.js';
+import type { MemberStatus, ReplicaPhase } from '../../contracts/status.js';
+
+/** What follows the stop that is under way. */
+export type AfterStop =
+  /** The next generation at once. */
+  | { next: 'renew' }
+  /** The next generation after a wait (ms). */
+  | { next: 'back_off'; wait: number }
+  /** Cancelled: release and end. */
+  | { next: 'end' }
+  /** It can't work: release and fail with this. */
+  | { next: 'fail'; code: string; sentence: string };
+
+export type Outcome =
+  | { kind: 'stopped'; holds: string[] }
+  | { kind: 'failed'; code: string; sentence: string; digest: FailureDigest | null };
+
+export interface ReplicaState {
+  v: 1;
+  name: string;
+  first_run_id: string;
+  spec: ReplicaSpec;
+  phase: ReplicaPhase;
+  reason: string;
+  since: number;
+  deadline: number | null;
+  /** For people: 1, 2, 3… Orders carry the fence. */
+  generation: number;
+  /** Fence of the grant that is held; null: none. */
+  fence: number | null;
+  grant: { members: GrantMember[]; why: string } | null;
+  /** Key of the reserve that is waited for. */
+  reserving: string | null;
+  keys: number;
+  members: MemberStatus[];
+  endpoint: string | null;
+  /** Public id of the engine key's master; null: the engine has no key. */
+  key_id: string | null;
+  progress: LoadProgress | null;
+  /** Nodes where this spec was refused, with the sentence. Cleared by ready and by apply. */
+  exclude: Excluded[];
+  /** Times of counted failures within restart.window. */
+  failures: number[];
+  /** A port conflict is spared once until ready. */
+  port_conflict_spared: boolean;
+  /** This generation has been ready. */
+  was_ready: boolean;
+  /** Some generation of this spec has been ready. */
+  ever_ready: boolean;
+  last_failure: (FailureDigest & { member: number }) | null;
+  after_stop: AfterStop | null;
+  /** Set by cancel: nothing starts again. */
+  cancelled: boolean;
+  /** Highest seq of engine events by fence/rank: told again, they are dropped. */
+  seen: Record<string, number>;
+  /** Key of the endpoint message whose ack brings the version to drain. */
+  draining_key: string | null;
+  outcome: Outcome | null;
+  journal: { at: number; text: string }[];
+}
+
+export type ReplicaEvent =
+  | { type: 'started' }
+  | { type: 'ledger'; reply: LedgerReply }
+  | { type: 'launched'; fence: number; result: Prepared & Spawned }
+  /** `delivered` false: no attempt ever reached the node, so nothing was started there. */
+  | { type: 'launch_failed'; fence: number; code: string; sentence: string; delivered: boolean }
+  | { type: 'ready_result'; fence: number; result: ReadyResult }
+  | { type: 'progress'; msg: ProgressMsg }
+  | { type: 'engine'; event: EngineEvent }
+  | { type: 'stopped'; fence: number; proofs: { node: string; proof: StopProof }[] }
+  /** `leaked`: the node answered that the proof can't be had; else it doesn't answer. */
+  | { type: 'stop_failed'; fence: number; sentence: string; leaked: boolean }
+  | { type: 'drained'; fence: number; drained: boolean; outstanding: number }
+  | { type: 'timer'; id: TimerId }
+  | { type: 'apply'; spec: ReplicaSpec }
+  | { type: 'restart'; by: string }
+  | { type: 'cancel' };
+
+export type TimerId = 'back_off' | 'pending';
+export type Op = 'launch' | 'await_ready' | 'drain';
+
+export type ReplicaEffect =
+  | { do: 'ledger'; msg: LedgerMsg }
+  | { do: 'launch'; node: string; order: MemberOrder }
+  | { do: 'await_ready'; node: string; order: MemberOrder }
+  | { do: 'drain'; queues: string[]; input: Parameters<ControlActivities['await_drained']>[0] }
+  | { do: 'stop'; orders: { node: string; order: StopOrder }[] }
+  /** Stop waiting for an operation; its late result is ignored by its fence. */
+  | { do: 'abort'; op: Op }
+  | { do: 'timer'; id: TimerId; ms: number }
+  | { do: 'clear_timer'; id: TimerId };
+
+export function initialReplica(spec: ReplicaSpec, firstRunId: string, now: number): ReplicaState {
+  return {
+    v: 1,
+    name: spec.name,
+    first_run_id: firstRunId,
+    spec,
+    phase: 'pending',
+    reason: 'asking the ledger for GPUs',
+    since: now,
+    deadline: null,
+    generation: 0,
+    fence: null,
+    grant: null,
+    reserving: null,
+    keys: 0,
+    members: [],
+    endpoint: null,
+    key_id: null,
+    progress: null,
+    exclude: [],
+    failures: [],
+    port_conflict_spared: false,
+    was_ready: false,
+    ever_ready: false,
+    last_failure: null,
+    after_stop: null,
+    cancelled: false,
+    seen: {},
+    draining_key: null,
+    outcome: null,
+    journal: [],
+  };
+}

@@ -1,0 +1,171 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { ReserveMsg } from '../../contracts/messages.js';
+import { emptyLedger, gpuCounts, type LedgerState } from '../../domain/ledger/state.js';
+import { type LedgerInput, ledgerStep } from '../../domain/ledger/step.js';
+import { shapeOf } from '../../domain/replica/make.js';
+import { maskOf, slotsOf } from '../../domain/slots.js';
+import { facts, proof, spec } from './fixtures.js';
+
+const reserve = (replica: string, key: string, over: Record<string, unknown> = {}): ReserveMsg => ({
+  kind: 'reserve',
+  key,
+  replica,
+  run_id: 'x',
+  first_run_id: 'x',
+  shape: shapeOf(spec(over)),
+  exclude: [],
+  prefer: null,
+});
+
+const withNode = (over = {}): LedgerState => {
+  const s = emptyLedger();
+  ledgerStep(s, [{ kind: 'node', facts: facts(over) }], 1_000);
+  return s;
+};
+
+describe('the ledger', () => {
+  it('answers a repeated key as it answered the first', () => {
+    const s = withNode();
+    const [first] = ledgerStep(s, [reserve('a', 'k1')], 5_000);
+    const [again] = ledgerStep(s, [reserve('a', 'k1')], 6_000);
+    expect(again).toEqual(first);
+    expect(Object.keys(s.grants)).toHaveLength(1);
+  });
+
+  it('gives each grant a higher fence than any before, and at least the time (INV-6)', () => {
+    const s = withNode();
+    s.last_fence = 9_000;
+    ledgerStep(s, [reserve('a', 'k'), reserve('b', 'k')], 5_000);
+    expect(Object.values(s.grants).map(g => g.fence)).toEqual([9_001, 9_002]);
+    ledgerStep(s, [reserve('c', 'k')], 50_000);
+    expect(s.last_fence).toBe(50_000);
+  });
+
+  it('keeps a hold that is released without proof (INV-1)', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k', { tensor_parallel: 8 })], 5_000);
+    ledgerStep(
+      s,
+      [
+        {
+          kind: 'release',
+          key: 'r',
+          replica: 'a',
+          fence: 5_000,
+          withdraw: null,
+          members: [{ node: 'n1', proof: null }],
+        },
+      ],
+      6_000,
+    );
+    const waiting = ledgerStep(s, [reserve('b', 'k')], 7_000);
+    expect(waiting).toMatchObject([{ do: 'reply', reply: { kind: 'waiting' } }]);
+    expect(gpuCounts(s, s.nodes.n1!)).toMatchObject({ free: 0, leaked: 8, held: 0 });
+  });
+
+  it('wakes who waits when GPUs come back', () => {
+    const s = withNode();
+    ledgerStep(
+      s,
+      [reserve('a', 'k', { tensor_parallel: 8 }), reserve('b', 'k', { tensor_parallel: 4 })],
+      5_000,
+    );
+    const effects = ledgerStep(
+      s,
+      [
+        {
+          kind: 'release',
+          key: 'r',
+          replica: 'a',
+          fence: 5_000,
+          withdraw: null,
+          members: [{ node: 'n1', proof: proof() }],
+        },
+      ],
+      6_000,
+    );
+    expect(effects).toMatchObject([
+      { replica: 'a', reply: { kind: 'ack' } },
+      { replica: 'b', reply: { kind: 'granted', members: [{ node: 'n1' }] } },
+    ]);
+  });
+
+  it('tells every live instance of a new table version, once a batch', () => {
+    const s = withNode();
+    ledgerStep(
+      s,
+      [{ kind: 'instance', instance: 'cp1', queue: 'q1', peer_addr: null, version: '0' }, reserve('a', 'k')],
+      5_000,
+    );
+    const endpoint = {
+      model: 'm',
+      aliases: [],
+      replica: 'a',
+      fence: 5_000,
+      node: 'n1',
+      url: 'http://x',
+      key_id: null,
+      auth: 'none' as const,
+      state: 'ready' as const,
+      revision: null,
+    };
+    const effects = ledgerStep(
+      s,
+      [{ kind: 'endpoint', key: 'e', replica: 'a', run_id: 'x', fence: 5_000, endpoint }],
+      6_000,
+    );
+    expect(effects).toMatchObject([{ do: 'reply' }, { do: 'routes', version: 1, queues: ['q1'] }]);
+  });
+
+  it('takes a grant back whose workflow never received it', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k')], 5_000);
+    ledgerStep(s, [{ kind: 'undeliverable', replica: 'a', fence: 5_000 }], 6_000);
+    expect(s.grants).toEqual({});
+  });
+
+  it('never books a GPU twice, whatever comes in whatever order', () => {
+    const names = ['a', 'b', 'c', 'd'];
+    const op = fc.record({
+      who: fc.constantFrom(...names),
+      what: fc.constantFrom('reserve', 'release', 'unproven', 'again'),
+      tp: fc.constantFrom(1, 2, 4),
+    });
+    fc.assert(
+      fc.property(fc.array(op, { maxLength: 40 }), ops => {
+        const s = withNode();
+        const lastKey: Record<string, string> = {};
+        ops.forEach((o, i) => {
+          const mine = Object.values(s.grants).filter(g => g.replica === o.who);
+          const input: LedgerInput[] =
+            o.what === 'reserve'
+              ? [reserve(o.who, `k${i}`, { tensor_parallel: o.tp })]
+              : o.what === 'again'
+                ? [reserve(o.who, lastKey[o.who] ?? 'k', { tensor_parallel: o.tp })]
+                : mine.map(g => ({
+                    kind: 'release',
+                    key: `r${i}`,
+                    replica: o.who,
+                    fence: g.fence,
+                    withdraw: null,
+                    members: g.members.map(m => ({
+                      node: m.node,
+                      proof: o.what === 'release' ? proof() : null,
+                    })),
+                  }));
+          if (o.what === 'reserve') lastKey[o.who] = `k${i}`;
+          ledgerStep(s, input, 10_000 + i);
+          const slots = Object.values(s.grants).flatMap(g => g.members.flatMap(m => m.slots));
+          expect(new Set(slots).size).toBe(slots.length);
+        });
+        expect(JSON.parse(JSON.stringify(s))).toEqual(s);
+      }),
+      { numRuns: 200 },
+    );
+  });
+});
+
+it('turns slots into masks and back', () => {
+  expect(slotsOf(maskOf([0, 3, 31, 40]))).toEqual([0, 3, 31, 40]);
+});

@@ -1,0 +1,90 @@
+import { describe, expect, it } from 'vitest';
+import { place } from '../../domain/placement.js';
+import { shapeOf } from '../../domain/replica/make.js';
+import { maskOf } from '../../domain/slots.js';
+import { facts, spec } from './fixtures.js';
+
+const node = (over: Parameters<typeof facts>[0] = {}, free?: number[]) => {
+  const f = facts(over);
+  return { facts: f, free: free === undefined ? f.usable : maskOf(free), cordoned: false, draining: false };
+};
+const shape = (over: Record<string, unknown> = {}) => shapeOf(spec(over));
+
+describe('placement', () => {
+  it('keeps a tensor-parallel group within one NVLink island (INV-4)', () => {
+    const two = {
+      profile: {
+        gpu_model: 'H100',
+        memory_mib: 81559,
+        slots: 8,
+        islands: [maskOf([0, 1, 2, 3]), maskOf([4, 5, 6, 7])],
+      },
+    };
+    const placed = place(shape({ tensor_parallel: 4 }), [node(two, [0, 1, 4, 5, 6, 7])], [], null);
+    expect(placed).toMatchObject({ fits: true, members: [{ slots: [4, 5, 6, 7] }] });
+  });
+
+  it('crosses PCIe only when the spec allows it, and says so; the refusal names the field', () => {
+    const pairs = {
+      profile: { gpu_model: 'A100', memory_mib: 40960, slots: 4, islands: [maskOf([0, 1]), maskOf([2, 3])] },
+      usable: maskOf([0, 1, 2, 3]),
+    };
+    expect(place(shape({ tensor_parallel: 4 }), [node(pairs)], [], null)).toMatchObject({
+      fits: false,
+      reason: expect.stringContaining('placement.allow_pcie'),
+    });
+    const allowed = place(
+      shape({ tensor_parallel: 4, placement: { allow_pcie: true } }),
+      [node(pairs)],
+      [],
+      null,
+    );
+    expect(allowed).toMatchObject({ fits: true, why: expect.stringContaining('crosses PCIe') });
+  });
+
+  it('goes by the name of the fabric alone (INV-3)', () => {
+    expect(place(shape({ placement: { fabric: 'ib-z' } }), [node()], [], null)).toMatchObject({
+      fits: false,
+      reason: expect.stringContaining('not on fabric "ib-z"'),
+    });
+  });
+
+  it('names the nearest engine when none has the one that is asked for, and calls it hopeless', () => {
+    const placed = place(shape({ engine: 'vlm' }), [node()], [], null);
+    expect(placed).toMatchObject({
+      fits: false,
+      hopeless: true,
+      reason: expect.stringContaining('did you mean "vllm"'),
+    });
+  });
+
+  it('says how many GPUs the largest node has', () => {
+    expect(place(shape({ tensor_parallel: 16 }), [node()], [], null)).toMatchObject({
+      fits: false,
+      hopeless: false,
+      reason: expect.stringContaining('needs 16 GPUs, the node has 8'),
+    });
+  });
+
+  it('places nothing on a node that is not connected, cordoned or full, and says which', () => {
+    const silent = node({ node_id: 'n2', state: 'silent', reason: 'no heartbeat' });
+    const cordoned = { ...node({ node_id: 'n3' }), cordoned: true };
+    const placed = place(shape({ tensor_parallel: 2 }), [node({}, [1]), silent, cordoned], [], null);
+    expect(placed).toMatchObject({ fits: false, hopeless: false });
+    expect((placed as { reason: string }).reason).toMatch(
+      /n1: needs 2 GPUs, 1 of 8 are free.*n2: is silent.*n3: is cordoned/,
+    );
+  });
+
+  it('prefers the node of the generation before, else the fullest that fits', () => {
+    const nodes = [node({ node_id: 'n1' }), node({ node_id: 'n2' }, [0, 1]), node({ node_id: 'n3' })];
+    expect(place(shape(), nodes, [], null)).toMatchObject({ members: [{ node: 'n2' }] });
+    expect(place(shape(), nodes, [], 'n3')).toMatchObject({ members: [{ node: 'n3' }] });
+  });
+
+  it('never offers a foreign GPU', () => {
+    const n = node({ foreign: maskOf([0]) });
+    n.free = maskOf([1]);
+    expect(place(shape(), [n], [], null)).toMatchObject({ members: [{ slots: [1] }] });
+  });
+});

@@ -1,0 +1,218 @@
+import { describe, expect, it } from 'vitest';
+import { backOff } from '../../domain/replica/failure.js';
+import { statusOf } from '../../domain/replica/view.js';
+import { Bench, digest } from './fixtures.js';
+
+describe('a replica', () => {
+  it('goes from pending over placing and loading to ready, and publishes its endpoint', () => {
+    const b = new Bench();
+    expect(b.state.phase).toBe('pending');
+    expect(b.last[0]).toMatchObject({ do: 'ledger', msg: { kind: 'reserve', replica: 'r' } });
+    b.grant();
+    expect(b.state).toMatchObject({ phase: 'placing', generation: 1, fence: b.fences });
+    expect(b.did('launch')).toBe(true);
+    b.launched();
+    expect(b.state).toMatchObject({ phase: 'loading', endpoint: 'http://10.0.0.1:20000' });
+    b.send({ type: 'ready_result', fence: b.fences, result: { ready: true, pid: 42, model_ids: ['m'] } });
+    expect(b.state.phase).toBe('ready');
+    expect(b.last).toMatchObject([
+      { do: 'ledger', msg: { kind: 'endpoint', endpoint: { state: 'ready', model: 'm', fence: b.fences } } },
+    ]);
+  });
+
+  it('gives every waiting state a reason and, but for pending and ready, a deadline (INV-9)', () => {
+    const b = new Bench();
+    expect(statusOf(b.state, b.now)).toMatchObject({ phase: 'pending', deadline: null });
+    for (const step of [() => b.grant(), () => b.launched(), () => b.exit(), () => b.stopped()]) {
+      step();
+      const s = statusOf(b.state, b.now);
+      expect(s.reason).not.toBe('');
+      expect(s.deadline, s.phase).not.toBeNull();
+    }
+    expect(b.state.phase).toBe('backing_off');
+  });
+
+  it('restarts a crashed ready generation at once, on a new fence, after proof of stop', () => {
+    const b = new Bench().ready();
+    const first = b.fences;
+    b.exit({ exit: { code: null, signal: 'SIGKILL' } });
+    expect(b.state.phase).toBe('stopping');
+    expect(b.last[0]).toMatchObject({ do: 'ledger', msg: { kind: 'endpoint', endpoint: null } });
+    b.stopped();
+    expect(b.last[0]).toMatchObject({
+      do: 'ledger',
+      msg: {
+        kind: 'renew',
+        release: { fence: first, members: [{ node: 'n1', proof: { proof: 'strong' } }] },
+      },
+    });
+    b.grant();
+    expect(b.state).toMatchObject({ phase: 'placing', generation: 2 });
+  });
+
+  it('treats exit code 0 as a failure like any other (INV-7)', () => {
+    const b = new Bench().ready().exit({ exit: { code: 0, signal: null } });
+    expect(b.state.phase).toBe('stopping');
+    expect(b.state.failures).toHaveLength(1);
+  });
+
+  it('backs off longer with each failure to start and fails after restart.max_failures with the sentence', () => {
+    const b = new Bench({ restart: { max_failures: 3 } });
+    const waits: number[] = [];
+    for (let i = 0; i < 3; i++) {
+      b.grant().launched().exit({ sentence: 'CUDA out of memory' }, 1).stopped();
+      const timer = b.last.find(e => e.do === 'timer');
+      if (timer?.do !== 'timer') break;
+      waits.push(timer.ms);
+      b.send({ type: 'timer', id: 'back_off' });
+    }
+    expect(waits).toEqual([5_000, 10_000]);
+    expect(b.state.phase).toBe('failed');
+    expect(b.state.outcome).toMatchObject({ kind: 'failed', code: 'REPLICA_FAILED' });
+    expect(JSON.stringify(b.state.outcome)).toContain('CUDA out of memory');
+    expect(b.last[0]).toMatchObject({
+      do: 'ledger',
+      msg: { kind: 'release', members: [{ proof: { proof: 'strong' } }] },
+    });
+  });
+
+  it('fails at once on a permanent fault, without a further generation', () => {
+    const b = new Bench()
+      .grant()
+      .launched()
+      .exit({ class: 'permanent', sentence: 'unrecognized arguments: --nope' })
+      .stopped();
+    expect(b.state.outcome).toMatchObject({ kind: 'failed', sentence: 'unrecognized arguments: --nope' });
+  });
+
+  it('does not count a host stop, nor the first port conflict', () => {
+    const b = new Bench().ready().exit({ class: 'host_stop' }).stopped();
+    expect(b.state.failures).toEqual([]);
+    b.grant().launched().exit({ class: 'port_conflict' }).stopped();
+    expect(b.state.failures).toEqual([]);
+    expect(b.state.phase).toBe('pending');
+    b.grant().launched().exit({ class: 'port_conflict' }).stopped();
+    expect(b.state.failures).toHaveLength(1);
+  });
+
+  it('ignores an answer that carries another fence (INV-6)', () => {
+    const b = new Bench().ready();
+    const before = structuredClone(b.state);
+    b.send({ type: 'stopped', fence: 1, proofs: [] });
+    b.send({ type: 'ready_result', fence: 1, result: { ready: false, failure: digest() } });
+    b.send({
+      type: 'engine',
+      event: {
+        replica: 'r',
+        fence: 1,
+        rank: 0,
+        seq: 9,
+        kind: 'exited',
+        at: '',
+        requested: false,
+        failure: digest(),
+      },
+    });
+    expect({ ...b.state, seen: {} }).toEqual({ ...before, seen: {} });
+  });
+
+  it('counts an engine event once, however often it is told', () => {
+    const b = new Bench().ready().exit().exit();
+    expect(b.state.failures).toHaveLength(1);
+  });
+
+  it('drains on cancel, then stops, proves, releases and ends', () => {
+    const b = new Bench().ready();
+    b.send({ type: 'cancel' });
+    expect(b.state.phase).toBe('draining');
+    const key = (b.last[0] as { msg: { key: string } }).msg.key;
+    b.send({ type: 'ledger', reply: { kind: 'ack', key, version: 7, queues: ['q'] } });
+    expect(b.last).toMatchObject([{ do: 'drain', queues: ['q'], input: { version: 7 } }]);
+    b.send({ type: 'drained', fence: b.fences, drained: true, outstanding: 0 });
+    expect(b.state.phase).toBe('stopping');
+    b.stopped();
+    expect(b.state.outcome).toEqual({ kind: 'stopped', holds: [] });
+    expect(b.last).toMatchObject([{ do: 'ledger', msg: { kind: 'release', fence: b.fences } }]);
+  });
+
+  it.each(['pending', 'placing', 'loading', 'backing_off', 'stopping'] as const)(
+    'ends a cancel in %s without a new generation',
+    phase => {
+      const b = new Bench();
+      if (phase !== 'pending') b.grant();
+      if (phase === 'loading' || phase === 'backing_off' || phase === 'stopping') b.launched();
+      if (phase === 'backing_off') b.exit().stopped();
+      if (phase === 'stopping') b.exit();
+      expect(b.state.phase).toBe(phase);
+      b.send({ type: 'cancel' });
+      if (b.state.phase === 'stopping') b.stopped();
+      expect(b.state.outcome).toMatchObject({ kind: 'stopped' });
+      expect(b.last).toMatchObject(
+        expect.arrayContaining([{ do: 'ledger', msg: expect.objectContaining({ kind: 'release' }) }]),
+      );
+    },
+  );
+
+  it('leaves the hold to fleet and node when a cancelled stop cannot be proven', () => {
+    const b = new Bench().grant().launched();
+    b.send({ type: 'cancel' });
+    b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
+    expect(b.state.outcome).toEqual({ kind: 'stopped', holds: ['n1'] });
+    expect(b.last).toMatchObject([
+      { do: 'ledger', msg: { kind: 'release', members: [{ node: 'n1', proof: null }] } },
+    ]);
+  });
+
+  it('repeats the stop of a node that does not answer: lost contact is not free (INV-2)', () => {
+    const b = new Bench().ready().exit();
+    b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
+    expect(b.state.phase).toBe('stopping');
+    expect(b.did('stop')).toBe(true);
+  });
+
+  it('leaves out a node that lacks the model and fails when every node was tried', () => {
+    const b = new Bench().grant();
+    b.send({
+      type: 'launch_failed',
+      fence: b.fences,
+      code: 'MODEL_MISSING',
+      sentence: 'no /models/x on n1',
+      delivered: true,
+    });
+    b.stopped();
+    if (b.state.phase === 'backing_off') b.send({ type: 'timer', id: 'back_off' });
+    expect(b.state.exclude).toEqual([{ node: 'n1', reason: 'no /models/x on n1' }]);
+    expect(b.state.failures).toEqual([]);
+    b.send({
+      type: 'ledger',
+      reply: { kind: 'waiting', key: b.state.reserving!, reason: 'n1: no /models/x on n1', hopeless: true },
+    });
+    expect(b.state.outcome).toMatchObject({ kind: 'failed', code: 'DOES_NOT_FIT' });
+  });
+
+  it('takes another node when the order never reached the first: nothing has to be proven there', () => {
+    const b = new Bench().grant();
+    b.send({
+      type: 'launch_failed',
+      fence: b.fences,
+      code: 'NODE_UNREACHABLE',
+      sentence: 'n1 did not take it',
+      delivered: false,
+    });
+    expect(b.state.phase).toBe('pending');
+    expect(b.last[0]).toMatchObject({
+      do: 'ledger',
+      msg: { kind: 'renew', release: { members: [{ proof: { proof: 'never_started' } }] } },
+    });
+  });
+
+  it('survives a JSON round trip in every phase (continue-as-new)', () => {
+    const b = new Bench().ready().exit();
+    expect(JSON.parse(JSON.stringify(b.state))).toEqual(b.state);
+  });
+});
+
+it('doubles the back-off up to backoff_max', () => {
+  const restart = { max_failures: 9, window: 1, backoff_base: 5_000, backoff_max: 30_000 };
+  expect([1, 2, 3, 4, 5].map(n => backOff(restart, n))).toEqual([5_000, 10_000, 20_000, 30_000, 30_000]);
+});

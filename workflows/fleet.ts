@@ -1,0 +1,123 @@
+// `fleet`: an entity, the ledger. Handlers only push; one batch per workflow task goes through domain/ledger. It never
+// ends in failure: everything that can throw is caught, and it continues as new with all it knows (INV-11).
+import * as wf from '@temporalio/workflow';
+import type { EngineEvent } from '../contracts/engine.js';
+import { replicaWorkflowId } from '../contracts/ids.js';
+import type {
+  EndpointMsg,
+  InstanceMsg,
+  LedgerReply,
+  NodeFacts,
+  ReleaseMsg,
+  RenewMsg,
+  ReserveMsg,
+  UnclaimedMsg,
+} from '../contracts/messages.js';
+import type { RouteTable } from '../contracts/routes.js';
+import type { NodeRow } from '../contracts/status.js';
+import { TIMING } from '../contracts/timing.js';
+import { emptyLedger, type LedgerState } from '../domain/ledger/state.js';
+import { type LedgerEffect, type LedgerInput, ledgerStep } from '../domain/ledger/step.js';
+import { ledgerDetails, nodeRows, routesOf } from '../domain/ledger/view.js';
+import { pushing } from './profiles.js';
+
+export const reserve = wf.defineSignal<[ReserveMsg]>('reserve');
+export const renew = wf.defineSignal<[RenewMsg]>('renew');
+export const release = wf.defineSignal<[ReleaseMsg]>('release');
+export const endpoint = wf.defineSignal<[EndpointMsg]>('endpoint');
+export const nodeFacts = wf.defineSignal<[NodeFacts]>('node');
+export const instance = wf.defineSignal<[InstanceMsg]>('instance');
+export const unclaimed = wf.defineSignal<[UnclaimedMsg]>('unclaimed');
+export const routes = wf.defineQuery<RouteTable>('routes');
+export const nodes = wf.defineQuery<NodeRow[]>('nodes');
+export const ledger = wf.defineQuery<LedgerState>('ledger');
+
+interface FleetCarry {
+  state: LedgerState;
+  /** Replies that were not delivered yet. */
+  replies: { replica: string; reply: LedgerReply }[];
+}
+
+export async function fleet(carry?: FleetCarry): Promise<void> {
+  await new Fleet(carry ?? { state: emptyLedger(), replies: [] }).run();
+}
+
+class Fleet {
+  private readonly state: LedgerState;
+  private readonly replies: FleetCarry['replies'];
+  private readonly queue: LedgerInput[] = [];
+  private signals = 0;
+  private busy = 0;
+  private shown = '';
+
+  constructor(carry: FleetCarry) {
+    this.state = carry.state;
+    this.replies = carry.replies;
+    this.handlers();
+  }
+
+  async run(): Promise<never> {
+    for (const r of this.replies.splice(0)) this.reply(r.replica, r.reply);
+    for (;;) {
+      await wf.condition(() => this.queue.length > 0 || this.mayContinue());
+      if (this.queue.length === 0) {
+        await wf.continueAsNew<typeof fleet>({ state: this.state, replies: this.replies });
+      }
+      for (const effect of ledgerStep(this.state, this.queue.splice(0), Date.now())) this.apply(effect);
+      const details = ledgerDetails(this.state);
+      if (details !== this.shown) wf.setCurrentDetails(details);
+      this.shown = details;
+    }
+  }
+
+  private mayContinue(): boolean {
+    const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
+    return full && this.busy === 0 && wf.allHandlersFinished();
+  }
+
+  private apply(effect: LedgerEffect): void {
+    if (effect.do === 'reply') this.reply(effect.replica, effect.reply);
+    else for (const queue of effect.queues) this.push(queue, effect.version);
+  }
+
+  /** Delivered means: in the replica's history. One that is closed can't have used the grant, so it comes back. */
+  private reply(replica: string, reply: LedgerReply): void {
+    this.busy++;
+    void wf
+      .getExternalWorkflowHandle(replicaWorkflowId(replica))
+      .signal('ledger', reply)
+      .catch(() => {
+        if (reply.kind === 'granted') this.queue.push({ kind: 'undeliverable', replica, fence: reply.fence });
+        // waiting, ack: nobody is left to hear it.
+      })
+      .finally(() => this.busy--);
+  }
+
+  private push(queue: string, version: number): void {
+    this.busy++;
+    void pushing(queue, `route table ${version} to the routers`)
+      .push_routes({ version })
+      // Dropped: that instance is down or slow, and pulls the table besides.
+      .catch(() => undefined)
+      .finally(() => this.busy--);
+  }
+
+  private handlers(): void {
+    const take = (input: LedgerInput): void => {
+      this.signals++;
+      this.queue.push(input);
+    };
+    wf.setHandler(reserve, take);
+    wf.setHandler(renew, take);
+    wf.setHandler(release, take);
+    wf.setHandler(endpoint, take);
+    wf.setHandler(nodeFacts, facts => take({ kind: 'node', facts }));
+    wf.setHandler(instance, msg => take({ kind: 'instance', ...msg }));
+    wf.setHandler(unclaimed, msg =>
+      take({ kind: 'unclaimed', event: msg.event as EngineEvent, why: msg.why }),
+    );
+    wf.setHandler(routes, () => routesOf(this.state));
+    wf.setHandler(nodes, () => nodeRows(this.state));
+    wf.setHandler(ledger, () => this.state);
+  }
+}

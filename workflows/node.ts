@@ -1,0 +1,104 @@
+// `node`: an entity, one a GPU node. It holds the session, judges silence and numbers the GPU slots (domain/node), and
+// tells the ledger what changed. Edges arrive as signals at once, heartbeats as one digest in ten minutes (INV-11).
+import * as wf from '@temporalio/workflow';
+import { FLEET_ID } from '../contracts/ids.js';
+import type { NodeDigest, NodeGone, NodeHello, NodeInventory, WelcomeInfo } from '../contracts/messages.js';
+import { TIMING } from '../contracts/timing.js';
+import {
+  emptyNode,
+  factsOf,
+  type NodeEvent,
+  type NodeState,
+  nextLook,
+  nodeStep,
+  welcome as welcomeOf,
+} from '../domain/node.js';
+
+export const hello = wf.defineSignal<[NodeHello]>('hello');
+export const gone = wf.defineSignal<[NodeGone]>('gone');
+export const digest = wf.defineSignal<[NodeDigest]>('digest');
+export const inventory = wf.defineSignal<[NodeInventory]>('inventory');
+export const welcome = wf.defineQuery<WelcomeInfo>('welcome');
+export const nodeView = wf.defineQuery<NodeState>('status');
+
+export async function node(carry?: NodeState): Promise<void> {
+  const nodeId = wf.workflowInfo().workflowId.replace(/^node\//, '');
+  await new Node(carry ?? emptyNode(nodeId, Date.now())).run();
+}
+
+class Node {
+  private readonly queue: NodeEvent[] = [];
+  private signals = 0;
+  /** The ledger hasn't got the latest facts yet. */
+  private dirty = true;
+  private sending = false;
+
+  constructor(private readonly state: NodeState) {
+    const take = (ev: NodeEvent): void => {
+      this.signals++;
+      this.queue.push(ev);
+    };
+    wf.setHandler(hello, h => take({ type: 'hello', hello: h }));
+    wf.setHandler(gone, g => take({ type: 'gone', gone: g }));
+    wf.setHandler(digest, d => take({ type: 'digest', digest: d }));
+    wf.setHandler(inventory, inv => take({ type: 'inventory', inv }));
+    // The queue is looked at first: the asker signalled before it asked, and wants the answer to that.
+    wf.setHandler(welcome, () => welcomeOf(this.state));
+    wf.setHandler(nodeView, () => this.state);
+  }
+
+  async run(): Promise<never> {
+    for (;;) {
+      const now = Date.now();
+      let changed = false;
+      for (const ev of this.queue.splice(0)) changed = nodeStep(this.state, ev, now) || changed;
+      changed = nodeStep(this.state, { type: 'look' }, now) || changed;
+      if (changed) {
+        this.state.seq++;
+        this.dirty = true;
+        this.show();
+      }
+      void this.report();
+      const wake = () => this.queue.length > 0 || this.mayContinue();
+      const due = nextLook(this.state, now);
+      if (due === null) await wf.condition(wake);
+      else await wf.condition(wake, due);
+      if (this.queue.length === 0 && this.mayContinue()) await wf.continueAsNew<typeof node>(this.state);
+    }
+  }
+
+  private mayContinue(): boolean {
+    const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
+    return full && !this.sending && wf.allHandlersFinished();
+  }
+
+  /** The latest facts only; a ledger that isn't there is tried again. */
+  private async report(): Promise<void> {
+    if (this.sending || !this.dirty || this.state.inventory === null) return;
+    this.sending = true;
+    while (this.dirty) {
+      this.dirty = false;
+      try {
+        await wf.getExternalWorkflowHandle(FLEET_ID).signal('node', factsOf(this.state));
+      } catch {
+        this.dirty = true;
+        await wf.sleep(TIMING.outboxResend);
+      }
+    }
+    this.sending = false;
+  }
+
+  private show(): void {
+    const s = this.state;
+    wf.setCurrentDetails(
+      [
+        `**${s.state}** since ${new Date(s.since).toISOString()}: ${s.reason}`,
+        '',
+        `- held by ${s.instance ?? 'nobody'}, session ${s.session ?? '-'}`,
+        `- ${s.inventory?.gpus.length ?? 0} GPUs, ${s.engines.length} engines at the last hello`,
+        '',
+        ...s.journal.slice(-15).map(j => `- ${new Date(j.at).toISOString()} ${j.text}`),
+      ].join('\n'),
+    );
+  }
+}

@@ -1,0 +1,179 @@
+// Runs the replica's effects as activities and timers, and hands their results back as events. A result that comes
+// after its operation was aborted is dropped by its fence in the domain.
+import { CancellationScope, sleep } from '@temporalio/workflow';
+import type { MemberOrder } from '../contracts/activities.js';
+import type { StopProof } from '../contracts/engine.js';
+import { TIMING } from '../contracts/timing.js';
+import type { Op, ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from '../domain/replica/state.js';
+import { activityFault } from './failures.js';
+import { draining, launching, stopping, watching } from './profiles.js';
+
+type Running = Op | 'stop' | TimerId;
+
+export class ReplicaOps {
+  private readonly scopes: Partial<Record<Running, CancellationScope>> = {};
+  private count = 0;
+
+  constructor(private readonly emit: (ev: ReplicaEvent) => void) {}
+
+  idle(): boolean {
+    return this.count === 0;
+  }
+
+  start(effect: Exclude<ReplicaEffect, { do: 'ledger' }>, state: ReplicaState): void {
+    const what = `generation ${state.generation}`;
+    switch (effect.do) {
+      case 'launch':
+        this.run('launch', () => this.launch(effect.node, effect.order, what));
+        break;
+      case 'await_ready':
+        this.run('await_ready', () => this.awaitReady(effect.node, effect.order, what));
+        break;
+      case 'drain':
+        this.run('drain', () => this.drain(effect, state.name));
+        break;
+      case 'stop':
+        this.run('stop', () => this.stop(effect.orders, state.fence ?? 0));
+        break;
+      case 'timer':
+        this.run(effect.id, async () => {
+          await sleep(effect.ms, {
+            summary: effect.id === 'back_off' ? 'back-off before the next try' : 'placement.timeout',
+          });
+          this.emit({ type: 'timer', id: effect.id });
+        });
+        break;
+      case 'abort':
+        this.scopes[effect.op]?.cancel();
+        break;
+      case 'clear_timer':
+        this.scopes[effect.id]?.cancel();
+        break;
+    }
+  }
+
+  private run(op: Running, body: () => Promise<void>): void {
+    this.scopes[op]?.cancel();
+    const scope = new CancellationScope({ cancellable: true });
+    this.scopes[op] = scope;
+    this.count++;
+    void scope
+      .run(body)
+      // Only a cancellation arrives here: every body turns its faults into events.
+      .catch(() => undefined)
+      .finally(() => {
+        this.count--;
+        if (this.scopes[op] === scope) delete this.scopes[op];
+      });
+  }
+
+  /** Repeated while attempts are lost; `begun` tells whether any attempt ever reached the node. */
+  private async launch(node: string, order: MemberOrder, what: string): Promise<void> {
+    const { fence } = order;
+    let begun = false;
+    for (let attempt = 1; ; attempt++) {
+      const again = attempt === 1 ? '' : `, attempt ${attempt}`;
+      try {
+        const result = await launching(
+          node,
+          `start ${what} on ${node}, slots ${order.slots.join(',')}${again}`,
+        ).launch(order);
+        return this.emit({ type: 'launched', fence, result });
+      } catch (err) {
+        const fault = activityFault(err);
+        if (fault.kind === 'cancelled') throw err;
+        if (fault.kind === 'refused') {
+          return this.emit({
+            type: 'launch_failed',
+            fence,
+            code: fault.code,
+            sentence: fault.sentence,
+            delivered: true,
+          });
+        }
+        if (fault.kind === 'not_taken') {
+          const sentence = `${node} did not take the order within ${TIMING.launchScheduleToStart / 1000} s`;
+          return this.emit({
+            type: 'launch_failed',
+            fence,
+            code: 'NODE_UNREACHABLE',
+            sentence,
+            delivered: begun,
+          });
+        }
+        begun = true;
+        await sleep('200ms');
+      }
+    }
+  }
+
+  private async awaitReady(node: string, order: MemberOrder, what: string): Promise<void> {
+    const { fence } = order;
+    try {
+      const result = await watching(node, `wait until ${what} on ${node} serves`).await_ready(order);
+      this.emit({ type: 'ready_result', fence, result });
+    } catch (err) {
+      const fault = activityFault(err);
+      if (fault.kind === 'cancelled') throw err;
+      const [code, sentence] =
+        fault.kind === 'refused'
+          ? [fault.code, fault.sentence]
+          : ['NODE_UNREACHABLE', `${node} does not answer`];
+      const failure = { code, class: 'retry' as const, sentence, exit: null, tail: [], evidence: null };
+      this.emit({ type: 'ready_result', fence, result: { ready: false, failure } });
+    }
+  }
+
+  /** On every live instance; one that doesn't take the task within pushTimeout is no longer live. */
+  private async drain(effect: Extract<ReplicaEffect, { do: 'drain' }>, name: string): Promise<void> {
+    const { input, queues } = effect;
+    const answers = await Promise.all(
+      queues.map(async queue => {
+        try {
+          return await draining(
+            queue,
+            input.timeout_ms,
+            `drain ${name}: routers acknowledge table ${input.version}`,
+          ).await_drained(input);
+        } catch (err) {
+          if (activityFault(err).kind === 'cancelled') throw err;
+          return null;
+        }
+      }),
+    );
+    const heard = answers.filter(a => a !== null);
+    this.emit({
+      type: 'drained',
+      fence: input.fence,
+      drained: heard.every(a => a.drained),
+      outstanding: heard.reduce((n, a) => n + a.outstanding, 0),
+    });
+  }
+
+  private async stop(orders: Extract<ReplicaEffect, { do: 'stop' }>['orders'], fence: number): Promise<void> {
+    const bound = TIMING.stopAssumed + TIMING.stopMargin;
+    const results = await Promise.all(
+      orders.map(async ({ node, order }) => {
+        try {
+          return {
+            node,
+            proof: await stopping(node, bound, `stop on ${node}: ${order.reason}`.slice(0, 180)).stop(order),
+          };
+        } catch (err) {
+          const fault = activityFault(err);
+          if (fault.kind === 'cancelled') throw err;
+          const leaked = fault.kind === 'refused' && fault.code === 'STOP_INCOMPLETE';
+          return {
+            node,
+            leaked,
+            sentence: fault.kind === 'not_taken' ? `${node} does not answer` : fault.sentence,
+          };
+        }
+      }),
+    );
+    const failed = results.find((r): r is Extract<typeof r, { sentence: string }> => 'sentence' in r);
+    if (failed !== undefined)
+      this.emit({ type: 'stop_failed', fence, sentence: failed.sentence, leaked: failed.leaked });
+    else this.emit({ type: 'stopped', fence, proofs: results as { node: string; proof: StopProof }[] });
+  }
+}

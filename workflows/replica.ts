@@ -1,0 +1,191 @@
+// `replica`: a saga in a loop. Steps and their undo:
+//   reserve GPUs        ← release (with proof), or the hold is left to fleet and node
+//   launch on the node  ← stop (with proof)
+//   await ready         ← stop watching
+//   publish endpoint    ← take it out of the table, drain
+// Every decision is domain/replica; this file runs its effects and brings their results back as events.
+import * as wf from '@temporalio/workflow';
+import type { EngineEvent } from '../contracts/engine.js';
+import { replicaNameOf } from '../contracts/ids.js';
+import type { LedgerMsg, LedgerReply, ProgressMsg } from '../contracts/messages.js';
+import { canonicalJson, parseReplicaSpec, type ReplicaSpec, specFaultText } from '../contracts/spec.js';
+import type { ReplicaStatus } from '../contracts/status.js';
+import { TIMING } from '../contracts/timing.js';
+import { shapeOf } from '../domain/replica/make.js';
+import {
+  initialReplica,
+  type ReplicaEffect,
+  type ReplicaEvent,
+  type ReplicaState,
+} from '../domain/replica/state.js';
+import { replicaStep } from '../domain/replica/step.js';
+import { detailsOf, memoOf, statusOf } from '../domain/replica/view.js';
+import { failure } from './failures.js';
+import { LedgerOutbox } from './outbox.js';
+import { planning } from './profiles.js';
+import { ReplicaOps } from './replica-ops.js';
+
+export interface ReplicaCarry {
+  state: ReplicaState;
+  outbox: LedgerMsg[];
+}
+
+export const status = wf.defineQuery<ReplicaStatus>('status');
+export const ledgerReply = wf.defineSignal<[LedgerReply]>('ledger');
+export const engineEvent = wf.defineSignal<[EngineEvent]>('engine_event');
+export const progress = wf.defineSignal<[ProgressMsg]>('progress');
+export const apply = wf.defineUpdate<{ result: 'accepted' | 'unchanged'; reason: string }, [unknown]>(
+  'apply',
+);
+export const restart = wf.defineUpdate<{ result: 'accepted'; reason: string }, []>('restart');
+
+/** `raw`: the spec as given (or, after continue-as-new, resolved in `carry`). */
+export async function replica(raw: unknown, carry?: ReplicaCarry): Promise<ReplicaStatus> {
+  const info = wf.workflowInfo();
+  const name = replicaNameOf(info.workflowId) ?? info.workflowId;
+  const state = carry?.state ?? initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now());
+  const driver = new Driver(state, carry?.outbox ?? []);
+  return driver.run(raw, carry === undefined);
+}
+
+function parseOrFail(raw: unknown, name: string): ReplicaSpec {
+  const parsed = parseReplicaSpec(raw, name);
+  if (!parsed.ok) {
+    throw failure('SPEC_INVALID', specFaultText(parsed.faults), parsed.faults);
+  }
+  return parsed.spec;
+}
+
+class Driver {
+  private readonly queue: ReplicaEvent[] = [];
+  private readonly outbox: LedgerOutbox;
+  private readonly ops: ReplicaOps;
+  private signals = 0;
+  private shown = '';
+  private memo = '';
+
+  constructor(
+    private readonly state: ReplicaState,
+    carried: LedgerMsg[],
+  ) {
+    this.outbox = new LedgerOutbox(carried);
+    this.ops = new ReplicaOps(ev => this.queue.push(ev));
+    this.handlers();
+  }
+
+  async run(raw: unknown, fresh: boolean): Promise<ReplicaStatus> {
+    if (fresh) this.queue.push({ type: 'started' });
+    // A cancel that comes twice, or is known from the run before, is one cancel.
+    void wf.CancellationScope.current().cancelRequested.catch(() => {
+      this.queue.push({ type: 'cancel' });
+    });
+    await wf.CancellationScope.nonCancellable(() => this.loop(raw));
+    return this.end();
+  }
+
+  private async loop(raw: unknown): Promise<void> {
+    void this.outbox.flush();
+    for (;;) {
+      await wf.condition(() => this.queue.length > 0 || this.mayContinue());
+      if (this.queue.length === 0) {
+        await wf.continueAsNew<typeof replica>(raw, { state: this.state, outbox: this.outbox.pending });
+      }
+      const events = this.queue.splice(0);
+      for (const ev of events)
+        for (const effect of replicaStep(this.state, ev, Date.now())) this.apply(effect);
+      void this.outbox.flush();
+      this.show();
+      if (this.state.outcome !== null) break;
+    }
+    // The release is on its way; without its acknowledgement the GPUs would stay booked until somebody looks.
+    await wf.condition(() => this.outbox.pending.length === 0, TIMING.stopMargin);
+    await wf.condition(wf.allHandlersFinished);
+  }
+
+  /** Continue-as-new only between steps: nothing under way, nothing queued, no handler running (INV-11). */
+  private mayContinue(): boolean {
+    const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
+    return full && this.ops.idle() && this.queue.length === 0 && wf.allHandlersFinished();
+  }
+
+  private apply(effect: ReplicaEffect): void {
+    if (effect.do === 'ledger') this.outbox.put(effect.msg);
+    else this.ops.start(effect, this.state);
+  }
+
+  private show(): void {
+    const details = detailsOf(this.state);
+    if (details !== this.shown) wf.setCurrentDetails(details);
+    this.shown = details;
+    const memo = memoOf(this.state);
+    const text = canonicalJson(memo);
+    // Each costs an event: only when people would see a difference.
+    if (text !== this.memo) wf.upsertMemo(memo);
+    this.memo = text;
+  }
+
+  private end(): ReplicaStatus {
+    const { outcome } = this.state;
+    if (outcome?.kind === 'failed') throw failure(outcome.code, outcome.sentence, outcome.digest);
+    const holds = outcome?.kind === 'stopped' ? outcome.holds : [];
+    throw new wf.CancelledFailure(holds.length > 0 ? `hold left on ${holds.join(', ')}` : 'stopped as asked');
+  }
+
+  private handlers(): void {
+    wf.setHandler(status, () => statusOf(this.state, Date.now()));
+    wf.setHandler(ledgerReply, reply => {
+      this.signals++;
+      this.outbox.acked(reply.key);
+      this.queue.push({ type: 'ledger', reply });
+    });
+    wf.setHandler(engineEvent, event => {
+      this.signals++;
+      this.queue.push({ type: 'engine', event });
+    });
+    wf.setHandler(progress, msg => {
+      this.signals++;
+      this.queue.push({ type: 'progress', msg });
+    });
+    wf.setHandler(
+      restart,
+      () => {
+        this.queue.push({ type: 'restart', by: '' });
+        return { result: 'accepted' as const, reason: `generation ${this.state.generation + 1} follows` };
+      },
+      { validator: () => this.refuseEnding() },
+    );
+    wf.setHandler(apply, given => this.onApply(given), {
+      validator: given => {
+        this.refuseEnding();
+        parseOrFail(given, this.state.name);
+      },
+    });
+  }
+
+  private refuseEnding(): void {
+    if (this.state.cancelled || this.state.outcome !== null) {
+      throw failure('REPLICA_ENDING', `replica/${this.state.name} is ending (${this.state.phase})`);
+    }
+  }
+
+  private async onApply(given: unknown): Promise<{ result: 'accepted' | 'unchanged'; reason: string }> {
+    const spec = parseOrFail(given, this.state.name);
+    if (canonicalJson(spec) === canonicalJson(this.state.spec)) {
+      return { result: 'unchanged', reason: 'the running spec is the same' };
+    }
+    // What holds GPUs serves on unless the new spec fits; what holds none has nothing to lose.
+    if (this.state.fence !== null) {
+      const plan = await wf.CancellationScope.nonCancellable(() =>
+        planning('does the changed spec fit?').plan({ replica: this.state.name, shape: shapeOf(spec) }),
+      );
+      if (!plan.fits)
+        throw failure('DOES_NOT_FIT', `the changed spec does not fit, the old one serves on: ${plan.reason}`);
+      this.refuseEnding();
+    }
+    this.queue.push({ type: 'apply', spec });
+    return {
+      result: 'accepted',
+      reason: `generation ${this.state.generation + 1} follows with the changed spec`,
+    };
+  }
+}
