@@ -51,7 +51,7 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
       if (input.withdraw !== null) withdraw(state, input.replica, input.withdraw);
       if (input.fence !== null)
         for (const m of input.members) endMember(state, input.fence, m.node, m.proof, now);
-      if (input.fence !== null) dropEndpoint(state, input.replica, input.fence);
+      if (input.fence !== null) dropEndpoint(state, input.replica, input.fence, now);
       effects.push({
         do: 'reply',
         replica: input.replica,
@@ -60,8 +60,8 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
       return;
     }
     case 'endpoint': {
-      if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence);
-      else setEndpoint(state, input.replica, input.endpoint);
+      if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence, now);
+      else setEndpoint(state, input.replica, input.endpoint, now);
       effects.push({
         do: 'reply',
         replica: input.replica,
@@ -188,7 +188,7 @@ function endMember(
 ): void {
   const grant = state.grants[fence];
   if (grant === undefined) return;
-  dropEndpoint(state, grant.replica, fence);
+  dropEndpoint(state, grant.replica, fence, now);
   const next = endHold(grant, node, proof);
   if (next === null) delete state.grants[fence];
   else state.grants[fence] = next;
@@ -196,16 +196,22 @@ function endMember(
     note(state, now, `hold of ${grant.replica} left on ${node}: the stop is not proven (fence ${fence})`);
 }
 
-function dropEndpoint(state: LedgerState, replica: string, fence: number): void {
+/** At least the time, so that the table of a rebuilt ledger is newer than what routers hold of the lost one. */
+function newVersion(state: LedgerState, now: number): void {
+  state.version = Math.max(state.version + 1, now);
+}
+
+function dropEndpoint(state: LedgerState, replica: string, fence: number, now: number): void {
   if (state.endpoints[replica]?.fence !== fence) return;
   delete state.endpoints[replica];
-  state.version++;
+  newVersion(state, now);
 }
 
 function setEndpoint(
   state: LedgerState,
   replica: string,
   endpoint: NonNullable<LedgerState['endpoints'][string]>,
+  now: number,
 ): void {
   const known = state.endpoints[replica];
   if (known !== undefined && known.fence > endpoint.fence) return;
@@ -217,5 +223,5 @@ function setEndpoint(
   )
     return;
   state.endpoints[replica] = endpoint;
-  state.version++;
+  newVersion(state, now);
 }

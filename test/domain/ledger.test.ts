@@ -115,7 +115,7 @@ describe('the ledger', () => {
       [{ kind: 'endpoint', key: 'e', replica: 'a', run_id: 'x', fence: 5_000, endpoint }],
       6_000,
     );
-    expect(effects).toMatchObject([{ do: 'reply' }, { do: 'routes', version: 1, queues: ['q1'] }]);
+    expect(effects).toMatchObject([{ do: 'reply' }, { do: 'routes', version: 6_000, queues: ['q1'] }]);
   });
 
   it('takes a grant back whose workflow never received it', () => {

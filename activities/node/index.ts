@@ -1,0 +1,107 @@
+// The activities of a node: thin. Each heartbeats while the supervisor works, maps errors once, and ends at once when
+// the agent shuts down, so that the attempt is repeated by the next agent (run twice = run once).
+import { Context } from '@temporalio/activity';
+import { ApplicationFailure, CancelledFailure } from '@temporalio/common';
+import type {
+  InspectResult,
+  LoadProgress,
+  MemberOrder,
+  NodeActivities,
+  Prepared,
+  ReadyResult,
+  Spawned,
+  StopOrder,
+} from '../../contracts/activities.js';
+import type { StopProof } from '../../contracts/engine.js';
+import { ERRORS, LlmgwError } from '../../contracts/errors.js';
+import { TIMING } from '../../contracts/timing.js';
+
+/** What the activities need of the agent's supervisor. */
+export interface NodeSupervisor {
+  prepare(order: MemberOrder): Promise<Prepared>;
+  spawn(order: MemberOrder): Promise<Spawned>;
+  launch(order: MemberOrder): Promise<Prepared & Spawned>;
+  /** Rejects when `signal` aborts; the engine isn't touched by that. */
+  awaitReady(
+    order: MemberOrder,
+    onProgress: (p: LoadProgress) => void,
+    signal: AbortSignal,
+  ): Promise<ReadyResult>;
+  stop(order: StopOrder): Promise<StopProof>;
+  inspect(order: StopOrder): InspectResult;
+}
+
+export interface NodeLog {
+  error(fields: object, msg: string): void;
+}
+
+export function nodeActivities(supervisor: NodeSupervisor, log: NodeLog): NodeActivities {
+  return {
+    prepare: order => working(log, () => supervisor.prepare(order)),
+    spawn: order => working(log, () => supervisor.spawn(order)),
+    launch: order => working(log, () => supervisor.launch(order)),
+    await_ready: order =>
+      working(log, beat => {
+        // Any cancellation ends the watching: of the activity, of its attempt, of the agent.
+        return supervisor.awaitReady(order, beat, Context.current().cancellationSignal);
+      }),
+    // Cancelling a stop doesn't end it: half a stop proves nothing.
+    stop: order => working(log, () => supervisor.stop(order)),
+    inspect: order => working(log, async () => supervisor.inspect(order)),
+  };
+}
+
+/** Heartbeats with the latest progress until `job` ends; a shutdown of the worker ends the attempt, not the job. */
+async function working<T>(log: NodeLog, job: (beat: (p: LoadProgress) => void) => Promise<T>): Promise<T> {
+  const context = Context.current();
+  let latest: LoadProgress | undefined;
+  const beat = (progress?: LoadProgress) => {
+    latest = progress ?? latest;
+    context.heartbeat(latest);
+  };
+  beat();
+  const timer = setInterval(beat, TIMING.activityHeartbeat);
+  const shutdown = new AbortController();
+  try {
+    return await Promise.race([job(beat), agentEnds(context, shutdown.signal)]);
+  } catch (error) {
+    throw failureOf(error, log);
+  } finally {
+    clearInterval(timer);
+    shutdown.abort();
+  }
+}
+
+/** Rejects when the worker shuts down; never settles otherwise. */
+function agentEnds(context: Context, done: AbortSignal): Promise<never> {
+  const { cancellationSignal } = context;
+  return new Promise((_, reject) => {
+    const look = () => {
+      if (isShutdown(cancellationSignal.reason)) reject(cancellationSignal.reason);
+    };
+    if (cancellationSignal.aborted) look();
+    cancellationSignal.addEventListener('abort', look, { signal: done });
+  });
+}
+
+const isShutdown = (reason: unknown): boolean =>
+  reason instanceof CancelledFailure && reason.message === 'WORKER_SHUTDOWN';
+
+/** The one mapper of this edge: the code is the failure's type, the catalogue says whether a retry can help. */
+function failureOf(error: unknown, log: NodeLog): Error {
+  if (isShutdown(error)) {
+    return ApplicationFailure.create({ type: 'WORKER_SHUTDOWN', message: 'the agent is shutting down' });
+  }
+  if (error instanceof CancelledFailure || error instanceof ApplicationFailure) return error;
+  if (error instanceof LlmgwError) {
+    return ApplicationFailure.create({
+      type: error.code,
+      message: error.message,
+      nonRetryable: !ERRORS[error.code].retryable,
+      ...(error.details === undefined ? {} : { details: [error.details] }),
+    });
+  }
+  log.error({ err: error }, 'an activity failed in a way that the catalogue does not know');
+  const message = error instanceof Error ? error.message : String(error);
+  return ApplicationFailure.create({ type: 'INTERNAL', message });
+}

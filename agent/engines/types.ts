@@ -1,0 +1,85 @@
+// What an engine renderer is: a pure mapping from an order to a process, its probes, and the meaning of its log.
+// Renderers do no I/O; the supervisor runs what they say.
+import type { MemberOrder } from '../../contracts/activities.js';
+import type { EnginePorts, ExitStatus, FailureClass } from '../../contracts/engine.js';
+
+/** An entry of `engines:` in agent.yaml, after looking at the binary. */
+export interface ResolvedEngine {
+  name: string;
+  type: 'vllm' | 'sglang' | 'command';
+  bin: string;
+  /** null: the binary could not be asked. */
+  version: string | null;
+  launch_mode: 'ray' | 'mp' | null;
+}
+
+export interface RenderInput {
+  order: MemberOrder;
+  engine: ResolvedEngine;
+  /** In slot order; index is the PCI-bus-order index of the device. */
+  gpus: { uuid: string; index: number }[];
+  ports: EnginePorts;
+  /** Address that the engine listens on and that peers use. */
+  mgmtAddr: string;
+  mgmtInterface: string | null;
+  /** HCAs of the chosen fabric; empty for one node. */
+  fabricHcas: string[];
+  /** Bearer key that only routers know; null: the engine runs open (condition engine_auth_off). */
+  engineKey: string | null;
+  /** Values of env_from_files, already read from secrets_dir. */
+  secretEnv: Record<string, string>;
+  /** The engine's own folder (caches, temp). */
+  runDir: string;
+  /** Environment that the agent passes on (LLMGW_STANDIN_*, HF_HOME and the like; never the whole environment). */
+  passEnv: Record<string, string>;
+}
+
+export interface Probe {
+  /** GET on the engine's own port; 200 is ready. */
+  healthUrl: string;
+  /** GET; the ids that it serves. */
+  modelsUrl: string;
+  /** Sent as a bearer token where the engine has a key. */
+  bearer: string | null;
+}
+
+export interface Rendered {
+  argv: string[];
+  /** The whole environment of the child (INV-13: a fixed short list, not the agent's). */
+  env: Record<string, string>;
+  cwd: string;
+  probe: Probe;
+  /** Values that must never leave the node in a line (INV-10, INV-12). */
+  secrets: string[];
+}
+
+export interface Explained {
+  class: FailureClass;
+  /** Catalogue code: ENGINE_FAILED, FLAG_UNKNOWN, MODEL_MISSING, … */
+  code: string;
+  /** One sentence with the log line that explains it. */
+  sentence: string;
+}
+
+export interface Stage {
+  stage: string;
+  percent: number | null;
+}
+
+export interface EngineRenderer {
+  /** Names of the ports it needs for this order, `http` first. */
+  ports(order: MemberOrder): string[];
+  render(input: RenderInput): Rendered;
+  /** What a log line says of loading; null: nothing new. */
+  stage(line: string): Stage | null;
+  /** Lines that repeat while nothing happens: they are no progress (INV-9). */
+  isStall(line: string): boolean;
+  /** Why it ended or never got ready. `wasReady`: it had served. Lines are the log's head and tail, oldest first. */
+  explain(input: {
+    exit: ExitStatus | null;
+    wasReady: boolean;
+    lines: string[];
+    gpuWasDirty: boolean;
+    noProgressMs?: number;
+  }): Explained;
+}

@@ -1,0 +1,135 @@
+// The agent's life: take the work_dir, adopt engines, look at the node, then dial. In this order, because a running
+// engine must be watched again whether or not a control plane can be reached.
+import { logVerbosity, setLogVerbosity } from '@grpc/grpc-js';
+import { nodeActivities } from '../activities/node/index.js';
+import { parseServerUrl } from '../lib/address.js';
+import { Fault } from '../lib/fault.js';
+import type { Logger } from '../lib/log.js';
+import { supervisorOptions } from './assemble.js';
+import { Conditions } from './conditions.js';
+import type { AgentConfig } from './config.js';
+import { createDiscovery } from './discovery/index.js';
+import { lockWorkDir, readBootId, SessionCounter } from './identity.js';
+import { NodeInventory } from './inventory.js';
+import { serveRequests } from './serve.js';
+import type { AgentStop } from './stop.js';
+import { StreamClient } from './stream/client.js';
+import type { StreamConfig, Welcomed } from './stream/types.js';
+import { Supervisor } from './supervisor/supervisor.js';
+import { agentVersion } from './version.js';
+import { NodeWorker, type NodeWorkerOptions, type RunningWorker } from './worker.js';
+
+/** How often the node is looked at again. */
+const LOOK_EVERY = 30_000;
+
+export interface RunOptions {
+  config: AgentConfig;
+  log: Logger;
+  stop: AgentStop;
+  /** Default: the Temporal worker. */
+  createWorker?: (opts: NodeWorkerOptions) => RunningWorker;
+}
+
+/** Runs until `stop`; the exit code comes back. Throws Fault for what an operator can mend. */
+export async function runAgent({ config, log, stop, createWorker }: RunOptions): Promise<number> {
+  // grpc-js would print its own lines; what matters of them is in the stream's.
+  setLogVerbosity(logVerbosity.NONE);
+  const locked = await lockWorkDir(config.supervisor.work_dir);
+  if ('problem' in locked) throw new Fault(locked.problem);
+
+  const conditions = new Conditions();
+  const listeners: (() => void)[] = [];
+  let welcomed: Welcomed | null = null;
+  const discovery = createDiscovery(config);
+  const supervisor = new Supervisor(
+    supervisorOptions({
+      config,
+      discovery,
+      conditions,
+      log,
+      slots: () => Object.fromEntries(welcomed?.slots ?? []),
+      seenAddress: () => welcomed?.peerAddress ?? null,
+      onEvent: () => {
+        for (const listener of listeners) listener();
+      },
+    }),
+  );
+  await supervisor.start();
+
+  const look = () => discovery.discover(pid => supervisor.ownsPid(pid));
+  const inventory = new NodeInventory(
+    { nodeId: config.node_id, agentVersion: agentVersion(), tls: config.tls, conditions },
+    await look(),
+  );
+  log.info(
+    { node: config.node_id, gpus: inventory.latest().gpus.length, source: inventory.latest().source },
+    'node discovered',
+  );
+
+  const streamConfig = streamConfigOf(config);
+  const worker = (createWorker ?? (opts => new NodeWorker(opts)))({
+    config: streamConfig,
+    activities: nodeActivities(supervisor, log),
+    conditions,
+    log,
+  });
+  const stream = new StreamClient({
+    config: streamConfig,
+    conditions,
+    counter: new SessionCounter(config.supervisor.work_dir, log),
+    log,
+    sources: {
+      bootId: readBootId(),
+      agentVersion: agentVersion(),
+      inventory: () => inventory.announced(),
+      engines: () => supervisor.reports().map(report => ({ percent: null, ...report })),
+      outbox: {
+        pending: () => supervisor.pending(),
+        ack: ref => supervisor.ack(ref.replica, ref.fence, ref.rank, ref.seq),
+        onEvent: listener => void listeners.push(listener),
+      },
+      serve: serveRequests({
+        tail: (replica, query) => supervisor.tail(replica, query),
+        inventory: () => inventory.latest(),
+      }),
+    },
+    onWelcome: w => {
+      welcomed = w;
+      worker.use(w.temporalNamespace);
+    },
+  });
+
+  let looking = false;
+  const lookAgain = setInterval(async () => {
+    if (looking) return; // a sick driver answers slower than we ask
+    looking = true;
+    try {
+      if (inventory.update(await look())) stream.inventoryChanged();
+    } catch (err) {
+      log.warn({ err }, 'the node could not be looked at');
+    } finally {
+      looking = false;
+    }
+  }, LOOK_EVERY);
+
+  await Promise.all([stream.run(stop.signal), worker.run(stop.signal)]);
+  clearInterval(lookAgain);
+  supervisor.close();
+  await locked.lock.release();
+  stop.clean();
+  log.info('stopped');
+  return 0;
+}
+
+function streamConfigOf(config: AgentConfig): StreamConfig {
+  const server = parseServerUrl(config.server);
+  if ('error' in server) throw new Fault(`server: ${server.error}`, 2);
+  return {
+    nodeId: config.node_id,
+    server,
+    tls: config.tls,
+    heartbeatIntervalMs: config.heartbeat_interval,
+    reconnectBaseMs: config.reconnect_base,
+    reconnectMaxMs: config.reconnect_max,
+  };
+}

@@ -1,0 +1,39 @@
+// How long to wait before dialling again: doubles from base to max, with jitter, so that a fleet that lost its
+// control plane doesn't come back in one instant.
+
+export class Backoff {
+  private failures = 0;
+
+  constructor(
+    private readonly baseMs: number,
+    private readonly maxMs: number,
+    private readonly random: () => number = Math.random,
+  ) {}
+
+  /** The next wait, ms: between half of the doubled time and all of it. */
+  next(): number {
+    // The exponent is bounded: 2 ** 1024 is Infinity, and an agent may be refused for months.
+    const full = Math.min(this.maxMs, this.baseMs * 2 ** Math.min(this.failures, 30));
+    this.failures += 1;
+    return Math.round(full * (0.5 + this.random() / 2));
+  }
+
+  /** Only after a stream was welcomed and has held: a refusal must not be hammered at the base interval. */
+  reset(): void {
+    this.failures = 0;
+  }
+}
+
+/** Resolves after `ms`, at once when `signal` aborts. */
+export function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    if (signal.aborted) return resolve();
+    const done = () => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    signal.addEventListener('abort', done, { once: true });
+  });
+}

@@ -1,0 +1,273 @@
+// One stream, from dialling to its end. It is connected when it was welcomed, not when TLS is up: with TLS 1.3 a
+// refused client sees its handshake succeed. Ends for one reason, and says which; it never judges whether the agent
+// stops: that is `stop`, the agent's own signal, and nothing of a session can set it.
+import type { ClientDuplexStream, StatusObject } from '@grpc/grpc-js';
+import { TIMING } from '../../contracts/timing.js';
+import { formatHostPort } from '../../lib/address.js';
+import type { Logger } from '../../lib/log.js';
+import { tlsFaultSentence } from '../../lib/tls/faults.js';
+import { encodeEngine, encodeEvent, encodeInventory } from '../../proto/codec.js';
+import type { AgentMessage } from '../../proto/gen/llmgw/v1/AgentMessage.js';
+import type { ServerMessage__Output } from '../../proto/gen/llmgw/v1/ServerMessage.js';
+import type { Welcome__Output } from '../../proto/gen/llmgw/v1/Welcome.js';
+import { PROTOCOL_VERSION } from '../../proto/version.js';
+import type { Conditions } from '../conditions.js';
+import type { SessionCounter } from '../identity.js';
+import { type Dialled, dial } from './dial.js';
+import { type EndReason, readStatus } from './end.js';
+import { EventSender } from './events.js';
+import { RequestServer } from './requests.js';
+import type { StreamConfig, StreamSources, Welcomed } from './types.js';
+
+/** A stream has held after this long or this many acknowledged heartbeats. */
+const HELD_AFTER = 30_000;
+const HELD_HEARTBEATS = 3;
+/** Clocks further apart than this make a condition. */
+const CLOCK_SKEW = 5_000;
+/** Messages that may wait in a stream whose peer doesn't read; heartbeats are left out then. */
+const MAX_UNSENT = 256;
+/** What this build understands beyond the protocol version. */
+const CAPABILITIES = ['requests'];
+const MAX_HELLO_EVENTS = 256;
+
+export interface SessionEnd {
+  reason: EndReason;
+  /** Was welcomed and has held: the back-off starts anew. */
+  held: boolean;
+  /** For the log: what ended it, in the control plane's words where it had any. */
+  sentence: string;
+}
+
+export interface SessionOptions {
+  config: StreamConfig;
+  sources: StreamSources;
+  conditions: Conditions;
+  counter: SessionCounter;
+  log: Logger;
+  /** The agent stops. */
+  stop: AbortSignal;
+  pingEveryMs: number;
+  /** From dialling to Welcome. */
+  welcomeWithinMs: number;
+  onWelcome(welcomed: Welcomed): void;
+}
+
+/** Throws TlsFileError before anything is dialled. */
+export function openSession(opts: SessionOptions): AgentSession {
+  return new AgentSession(opts, dial(opts.config.server, opts.config.tls, opts.pingEveryMs));
+}
+
+type Call = ClientDuplexStream<AgentMessage, ServerMessage__Output>;
+
+export class AgentSession {
+  readonly done: Promise<SessionEnd>;
+  private resolve: (end: SessionEnd) => void = () => {};
+  private readonly call: Call;
+  private readonly events: EventSender;
+  private readonly requests: RequestServer;
+  private readonly timers: NodeJS.Timeout[] = [];
+  private readonly onStop = () => this.end('stopped', 'the agent stops');
+  private ended = false;
+  private session: number;
+  private welcomedAt: number | null = null;
+  private acks = 0;
+  private seq = 0;
+  private heardAt = performance.now();
+  private lastBeat = performance.now();
+  private sentInventory = '';
+
+  constructor(
+    private readonly opts: SessionOptions,
+    private readonly dialled: Dialled,
+  ) {
+    this.done = new Promise(resolve => {
+      this.resolve = resolve;
+    });
+    this.session = opts.counter.next();
+    this.events = new EventSender(opts.sources.outbox, m => this.write(m));
+    this.requests = new RequestServer(opts.sources.serve, m => this.writeAndDrain(m));
+    this.call = dialled.client.Connect();
+    this.call.on('error', () => {}); // 'status' says the same and comes for OK, too
+    this.call.on('status', s => this.onStatus(s));
+    this.call.on('data', (m: ServerMessage__Output) => this.receive(m));
+    this.timers.push(
+      setTimeout(() => {
+        if (this.welcomedAt === null) this.end('lost', `no Welcome within ${opts.welcomeWithinMs / 1000} s`);
+      }, opts.welcomeWithinMs),
+    );
+    this.hello();
+    opts.stop.addEventListener('abort', this.onStop, { once: true });
+    if (opts.stop.aborted) this.onStop();
+  }
+
+  /** A new event is in the outbox. */
+  flushEvents(): void {
+    if (this.welcomedAt !== null && !this.ended) this.events.flush();
+  }
+
+  /** Sends the inventory if it isn't the one that the control plane has. */
+  inventoryChanged(): void {
+    if (this.welcomedAt === null || this.ended) return;
+    const inventory = encodeInventory(this.opts.sources.inventory());
+    const text = inventory.toString();
+    if (text === this.sentInventory) return;
+    this.sentInventory = text;
+    this.write({ inventory_changed: { inventory } });
+  }
+
+  private hello(): void {
+    const { config, sources } = this.opts;
+    const inventory = encodeInventory(sources.inventory());
+    this.sentInventory = inventory.toString();
+    this.write({
+      hello: {
+        protocol_version: PROTOCOL_VERSION,
+        node_id: config.nodeId,
+        session: this.session,
+        boot_id: sources.bootId,
+        clock_ms: Date.now(),
+        capabilities: CAPABILITIES,
+        agent_version: sources.agentVersion,
+        inventory,
+        engines: sources.engines().map(encodeEngine),
+        unacked: sources.outbox.pending().slice(0, MAX_HELLO_EVENTS).map(encodeEvent),
+        heartbeat_interval_ms: config.heartbeatIntervalMs,
+      },
+    });
+  }
+
+  private receive(message: ServerMessage__Output): void {
+    if (this.ended) return;
+    this.heardAt = performance.now();
+    if (message.welcome) this.welcome(message.welcome);
+    else if (message.heartbeat_ack) {
+      this.acks += 1;
+      this.compareClocks(message.heartbeat_ack.clock_ms);
+    } else if (message.event_ack) this.events.acknowledged(message.event_ack);
+    else if (message.request) this.requests.start(message.request);
+    else if (message.grant) this.requests.grant(message.grant.id, message.grant.chunks);
+    else if (message.cancel_request) this.requests.cancel(message.cancel_request.id);
+    else if (message.notice) this.opts.conditions.set(message.notice.code, message.notice.message);
+    else if (message.superseded) {
+      const { by_session, instance } = message.superseded;
+      this.end(
+        'superseded',
+        `session ${by_session} at ${instance} has taken over from session ${this.session}`,
+      );
+    } else if (message.go_away) this.end('go_away', message.go_away.reason);
+  }
+
+  private welcome(w: Welcome__Output): void {
+    if (this.welcomedAt !== null) return;
+    if (!w.accepted) {
+      this.opts.log.info(
+        { session: this.session, highest: w.highest_session },
+        'a higher session was seen: jumping above it',
+      );
+      this.session = this.opts.counter.next(w.highest_session);
+      this.hello();
+      return;
+    }
+    this.welcomedAt = performance.now();
+    this.compareClocks(w.clock_ms);
+    this.opts.conditions.clear('duplicate_identity');
+    const { config, log } = this.opts;
+    log.info(
+      { instance: w.instance, session: this.session, unproven: w.unproven },
+      'connected to the control plane',
+    );
+    const interval = w.heartbeat_interval_ms || config.heartbeatIntervalMs;
+    this.lastBeat = performance.now();
+    this.timers.push(setInterval(() => this.beat(interval), interval));
+    this.opts.onWelcome({
+      instance: w.instance,
+      session: this.session,
+      slots: new Map(Object.entries(w.slots).map(([slot, uuid]) => [Number(slot), uuid])),
+      peerAddress: w.peer_address,
+      temporalNamespace: w.temporal_namespace,
+      unproven: w.unproven,
+    });
+    this.beat(interval);
+    this.inventoryChanged();
+  }
+
+  /** A heartbeat, what waits in the outbox, and a look at whether the other side is still there. */
+  private beat(interval: number): void {
+    const now = performance.now();
+    // This process slept: the silence is its own, what came meanwhile lies unread.
+    if (now - this.lastBeat > 2 * interval) this.heardAt = now;
+    this.lastBeat = now;
+    const silence = TIMING.silentAfterIntervals * interval;
+    if (now - this.heardAt > silence) {
+      this.end('lost', `nothing was heard for ${silence / 1000} s`);
+      return;
+    }
+    if (this.call.writableLength >= MAX_UNSENT) return;
+    this.seq += 1;
+    this.write({
+      heartbeat: {
+        seq: this.seq,
+        clock_ms: Date.now(),
+        engines: this.opts.sources.engines().map(encodeEngine),
+      },
+    });
+    this.events.flush();
+  }
+
+  private compareClocks(theirs: number): void {
+    const skew = Date.now() - theirs;
+    if (Math.abs(skew) <= CLOCK_SKEW) {
+      this.opts.conditions.clear('clock_skew');
+      return;
+    }
+    const by = `${Math.round(Math.abs(skew) / 1000)} s ${skew > 0 ? 'ahead of' : 'behind'}`;
+    this.opts.conditions.set(
+      'clock_skew',
+      `This node's clock is ${by} the control plane's: set both by NTP.`,
+    );
+  }
+
+  private onStatus(s: StatusObject): void {
+    const condition = s.metadata?.get('llmgw-condition')[0];
+    if (typeof condition === 'string') this.opts.conditions.set(condition, s.details);
+    const { reason, words } = readStatus(s);
+    const early = reason === 'lost' && this.welcomedAt === null;
+    this.end(reason, (early ? this.tlsFault(words) : null) ?? words);
+  }
+
+  /** What kept a connection from ever working, when it is a matter of certificates. */
+  private tlsFault(words: string): string | null {
+    const { server, tls } = this.opts.config;
+    const { own } = this.dialled;
+    if (own === null || tls === null) return null;
+    const context = { server: formatHostPort(server), caFile: tls.ca, certFile: tls.cert, own };
+    return tlsFaultSentence(this.dialled.error() ?? words, context);
+  }
+
+  private write(message: AgentMessage): void {
+    if (!this.ended) this.call.write(message);
+  }
+
+  private async writeAndDrain(message: AgentMessage): Promise<void> {
+    if (this.ended || this.call.write(message)) return;
+    await new Promise<void>(resolve => {
+      this.call.once('drain', resolve);
+      void this.done.then(() => resolve());
+    });
+  }
+
+  private end(reason: EndReason, sentence: string): void {
+    if (this.ended) return;
+    this.ended = true;
+    this.opts.stop.removeEventListener('abort', this.onStop);
+    for (const timer of this.timers) clearTimeout(timer);
+    this.requests.close();
+    // A stream spends its life waiting to be read, so cancelling alone may never return: its sockets are closed.
+    this.call.cancel();
+    this.dialled.destroy();
+    const held =
+      this.welcomedAt !== null &&
+      (this.acks >= HELD_HEARTBEATS || performance.now() - this.welcomedAt >= HELD_AFTER);
+    this.resolve({ reason, held, sentence });
+  }
+}

@@ -1,0 +1,80 @@
+// Engines that have been ready and now say they are dead. vLLM's API process can outlive its engine core and answer
+// 503 for ever, or exit 0 five seconds later. 503 without a break for more than ten seconds is a failure: it is told,
+// and the workflow's order ends the process (INV-5). No answer at all isn't judged here: that may be a busy engine.
+import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
+import { refOf } from '../state/handle.js';
+import type { Context } from './context.js';
+import type { FailureInput } from './failure.js';
+import { httpGet } from './probe.js';
+
+/** vLLM's own watchdog ends the server within 5 s where it can; twice that is a server that stays. */
+const DEAD_MS = 10_000;
+
+interface Watched {
+  ref: EngineRef;
+  timer: NodeJS.Timeout | null;
+  deadSince: number | null;
+}
+
+export class HealthWatch {
+  private readonly watched = new Map<string, Watched>();
+
+  constructor(
+    private readonly ctx: Context,
+    private readonly onDead: (ref: EngineRef, failure: FailureInput) => void,
+  ) {}
+
+  add(ref: EngineRef): void {
+    const key = engineKeyOf(ref);
+    if (this.watched.has(key)) return;
+    const entry: Watched = { ref: refOf(ref), timer: null, deadSince: null };
+    this.watched.set(key, entry);
+    this.arm(entry);
+  }
+
+  private arm(entry: Watched): void {
+    entry.timer = setTimeout(() => {
+      this.look(entry).then(
+        goOn => {
+          if (goOn && this.watched.has(engineKeyOf(entry.ref))) this.arm(entry);
+          else this.watched.delete(engineKeyOf(entry.ref));
+        },
+        error => {
+          this.ctx.opts.log.warn({ ...entry.ref, err: error }, 'an engine could not be looked at');
+          if (this.watched.has(engineKeyOf(entry.ref))) this.arm(entry);
+        },
+      );
+    }, this.ctx.opts.healthIntervalMs);
+    entry.timer.unref();
+  }
+
+  /** false: nothing more to watch. */
+  private async look(entry: Watched): Promise<boolean> {
+    const handle = this.ctx.handles.get(entry.ref);
+    if (handle?.state !== 'running' || handle.probe === null || handle.marks.failure_told) return false;
+    const { status } = await httpGet(handle.probe.health_url, null, this.ctx.closed);
+    if (status !== 503) {
+      entry.deadSince = null;
+      return true;
+    }
+    entry.deadSince ??= performance.now();
+    const ms = performance.now() - entry.deadSince;
+    if (ms < (this.ctx.opts.deadAfterMs ?? DEAD_MS)) return true;
+    const now = this.ctx.handles.get(entry.ref);
+    if (now?.state !== 'running' || now.marks.requested_stop !== null) return false;
+    this.onDead(entry.ref, {
+      exit: null,
+      known: {
+        class: 'retry',
+        code: 'ENGINE_FAILED',
+        sentence: `the engine says 503 on /health for ${Math.round(ms / 1000)} s: its core is dead, its API process (pid ${now.engine?.pid}) is not`,
+      },
+    });
+    return false;
+  }
+
+  close(): void {
+    for (const entry of this.watched.values()) if (entry.timer !== null) clearTimeout(entry.timer);
+    this.watched.clear();
+  }
+}

@@ -1,0 +1,22 @@
+// Lines on their way out of the node: known secrets and everything shaped like a token go (INV-10, INV-12), control
+// characters become visible text, so that a log can't drive the terminal that shows it.
+import { SECRET_SHAPES } from '../../contracts/secrets.js';
+
+const GONE = '[redacted]';
+const SHAPES = SECRET_SHAPES.map(re => new RegExp(re.source, `${re.flags.replace('g', '')}g`));
+/** `\x1b[31m` and its kind: colours and cursor moves carry nothing. */
+const CSI = /\x1b\[[0-9;?]*[ -/]*[@-~]/g;
+const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
+/** A shorter "secret" would blank out ordinary words. */
+const MIN_SECRET = 6;
+
+export function redact(line: string, secrets: string[]): string {
+  let out = line;
+  for (const secret of secrets) if (secret.length >= MIN_SECRET) out = out.replaceAll(secret, GONE);
+  for (const shape of SHAPES) out = out.replace(shape, GONE);
+  return out;
+}
+
+export function printable(line: string): string {
+  return line.replace(CSI, '').replace(CONTROL, c => `\\x${c.charCodeAt(0).toString(16).padStart(2, '0')}`);
+}

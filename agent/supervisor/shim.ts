@@ -1,0 +1,156 @@
+// The shim: the parent of an engine, a POSIX shell of its own session that needs nothing of the agent. It sees to
+// it that a (replica, fence, rank) starts once ever, that the engine's pid is on disk before the engine runs, that its
+// end is on disk, and that its log stays bounded while no agent is there (INV-5, INV-6).
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import type { ExitStatus } from '../../contracts/engine.js';
+import { readText, writeAtomic } from '../state/files.js';
+import type { ProcId } from '../state/handle.js';
+
+/** First bytes of a log, kept apart before the first cut: the cause of a failure is often there. */
+export const LOG_HEAD_BYTES = 1_048_576;
+
+// Notes on the script:
+// - The lock is a flock on descriptor 9, which the engine inherits: it is held while shim OR engine lives, so that a
+//   shim that was killed makes no room for a second engine. Without flock(1) a folder is made instead, which is atomic
+//   on every file system and never removed: then a shim killed before it wrote the pid has used this fence up.
+// - `pid` and `closed` are checked under the lock: a shim that comes late (its agent was killed in between) finds that
+//   the engine has run already, or that its stop has been proven.
+// - The engine is the foreground command: a shell starts background commands with SIGINT ignored, and Python then
+//   never installs its handler. Traps are no-ops, not ignores, since an ignored signal would be inherited.
+// - The pid is written by a second shell that then becomes the engine by exec: start time and pid don't change.
+// - A status above 128 is a signal: a shell can't tell it from an exit with that code, and programs exit with those
+//   codes to say just that.
+// - `log` is emptied in place; everybody appends (O_APPEND), so that the next line lands at the new end.
+const SCRIPT = `#!/bin/sh
+set -u
+self=$0 mode=$1 dir=$2 max=$3
+shift 3
+engine_path=\${PATH:-/usr/bin:/bin}
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+put() {
+  printf '%s\\n' "$2" >"$dir/$1.tmp" && mv -f "$dir/$1.tmp" "$dir/$1"
+}
+
+# Sets state and start of a process; fails when there is none.
+stat_of() {
+  read -r line <"/proc/$1/stat" || return 1
+  set -- \${line##*) }
+  state=$1 start=\${20}
+}
+
+cut_log() {
+  size=$(wc -c <"$dir/log") || return 0
+  [ "$size" -gt "$1" ] || return 0
+  keep=$((max / 4))
+  before=0
+  [ -e "$dir/log.dropped" ] && read -r before <"$dir/log.dropped"
+  old=0
+  [ -e "$dir/log.1" ] && old=$(wc -c <"$dir/log.1")
+  [ -e "$dir/log.head" ] ||
+    { head -c ${LOG_HEAD_BYTES} "$dir/log" >"$dir/log.head.tmp" && mv -f "$dir/log.head.tmp" "$dir/log.head"; }
+  dropped=$((before + old + size - keep))
+  { echo "[llmgw: $dropped bytes of this log were dropped before this line]" && tail -c "$keep" "$dir/log"; } >"$dir/log.1.tmp" &&
+    mv -f "$dir/log.1.tmp" "$dir/log.1"
+  rm -f "$dir/log.head.tmp" "$dir/log.1.tmp"
+  : >"$dir/log"
+  put log.dropped "$dropped"
+}
+
+case $mode in
+run)
+  exec 9>>"$dir/lock"
+  if command -v flock >/dev/null; then flock -n 9 || exit 75; else mkdir "$dir/lock.d" || exit 75; fi
+  [ ! -e "$dir/pid" ] || exit 75
+  [ ! -e "$dir/closed" ] || exit 76
+  trap : HUP INT QUIT TERM
+  /bin/sh "$self" bound "$dir" "$max" 9>&- >/dev/null 2>&1 &
+  bounder=$!
+  PATH=$engine_path /bin/sh "$self" child "$dir" "$max" "$@"
+  status=$?
+  if [ "$status" -gt 128 ]; then put exit "signal $((status - 128))"; else put exit "code $status"; fi
+  kill "$bounder" 2>/dev/null
+  ;;
+child)
+  stat_of $$ && put pid "$$ $start" || exit 126
+  PATH=$engine_path
+  export PATH
+  exec "$@"
+  ;;
+bound)
+  # With an agent the log is cut at max; this is for the time without one.
+  nap=
+  trap 'kill $nap; exit 0' TERM
+  while :; do
+    sleep 15 &
+    nap=$!
+    wait $nap
+    read -r pid started <"$dir/pid" && stat_of "$pid" && [ "$start" = "$started" ] && [ "$state" != Z ] || exit 0
+    cut_log "$max"
+  done
+  ;;
+cut)
+  cut_log "$((max / 4 * 3))"
+  ;;
+esac
+`;
+
+/** Writes the script under work_dir by its hash: a running shim keeps the text that it was started with. */
+export function installShim(workDir: string): string {
+  const hash = createHash('sha256').update(SCRIPT).digest('hex').slice(0, 12);
+  const file = path.join(workDir, `shim-${hash}.sh`);
+  if (readText(file) !== SCRIPT) writeAtomic(file, SCRIPT);
+  return file;
+}
+
+export const shimArgs = (shim: string, runDir: string, logMax: number, argv: string[]): string[] => [
+  shim,
+  'run',
+  runDir,
+  String(logMax),
+  ...argv,
+];
+
+export const cutArgs = (shim: string, runDir: string, logMax: number): string[] => [
+  shim,
+  'cut',
+  runDir,
+  String(logMax),
+];
+
+/** The engine's identity as its shim wrote it; null: no engine was started from this folder. */
+export function readPid(runDir: string): ProcId | null {
+  const m = /^(\d+) (\d+)\n/.exec(readText(path.join(runDir, 'pid')) ?? '');
+  return m === null ? null : { pid: Number(m[1]), start: m[2]! };
+}
+
+const SIGNALS = new Map(Object.entries(os.constants.signals).map(([name, n]) => [n, name]));
+
+/** null: no record (yet). */
+export function readExit(runDir: string): ExitStatus | null {
+  const m = /^(code|signal) (\d+)\n/.exec(readText(path.join(runDir, 'exit')) ?? '');
+  if (m === null) return null;
+  const n = Number(m[2]);
+  return m[1] === 'code'
+    ? { code: n, signal: null }
+    : { code: null, signal: SIGNALS.get(n) ?? `signal ${n}` };
+}
+
+/** From now on no shim starts an engine in this folder, however late it comes. */
+export function closeRunDir(runDir: string): void {
+  writeFileSync(path.join(runDir, 'closed'), '');
+}
+
+export const isClosed = (runDir: string): boolean => existsSync(path.join(runDir, 'closed'));
+
+/** The tail of what the shell itself said, for a start that never became an engine. */
+export function shimWords(runDir: string): string {
+  try {
+    return readFileSync(path.join(runDir, 'log'), 'utf8').trim().split('\n').slice(-1)[0] ?? '';
+  } catch {
+    return '';
+  }
+}

@@ -1,0 +1,107 @@
+// Ending an engine and proving it (INV-2): SIGTERM to its own process, stop_timeout, SIGKILL of the whole tree, then
+// the GPUs back at their baseline. A port that is free proves nothing: orphaned workers hold memory without one.
+import type { StopProof } from '../../contracts/engine.js';
+import { LlmgwError } from '../../contracts/errors.js';
+import type { Handle } from '../state/handle.js';
+import { type Context, pause } from './context.js';
+import type { ExitWatch } from './exits.js';
+import { type GpuVerdict, judgeGpu, weakest } from './gpu-guard.js';
+import { describePid, isAlive, type ProcStat } from './proc.js';
+import { signalProc } from './tree.js';
+
+/** What SIGKILL may take: a process in D state (a driver call) ends when the driver lets go, or never. */
+const KILL_MS = 10_000;
+/** INV-2, neither memory figure nor process list: the tree has been gone this long. */
+const WEAK_MS = 10_000;
+
+/** Ends every process of the engine's tree. `termMs`: between SIGTERM and SIGKILL. Throws STOP_INCOMPLETE. */
+export async function endTree(ctx: Context, exits: ExitWatch, handle: Handle, termMs: number): Promise<void> {
+  const { tree } = ctx.runtime(handle);
+  // Before the engine goes: its children are its children only as long as it lives.
+  tree.scan();
+  if (handle.engine !== null && signalProc(handle.engine, 'SIGTERM')) {
+    const timer = new AbortController();
+    await Promise.race([exits.ended(handle), pause(termMs, timer.signal)]);
+    timer.abort();
+  }
+  await killTree(ctx, handle);
+}
+
+/** SIGKILL until nothing of the tree is left: children may fork while they are being killed. */
+export async function killTree(ctx: Context, handle: Handle): Promise<void> {
+  const { tree } = ctx.runtime(handle);
+  const started = performance.now();
+  for (let wait = 5; ; wait = Math.min(wait * 2, 200)) {
+    const left = tree.scan();
+    if (left.length === 0) return;
+    if (performance.now() - started > KILL_MS) throw incomplete(handle, left);
+    // The shim goes last, so that it can record how the engine ended; it leaves by itself.
+    const isShim = (p: ProcStat) => p.pid === handle.shim?.pid && p.start === handle.shim.start;
+    const others = left.filter(p => !isShim(p));
+    const shimMayRecord = isAlive(handle.shim) && performance.now() - started < 1_000;
+    for (const p of shimMayRecord ? others : left) signalProc(p, 'SIGKILL');
+    await pause(wait);
+  }
+}
+
+const incomplete = (handle: Handle, left: ProcStat[]): LlmgwError =>
+  new LlmgwError(
+    'STOP_INCOMPLETE',
+    `${handle.replica} (fence ${handle.fence}, rank ${handle.rank}) is not gone: ${left
+      .slice(0, 5)
+      .map(p => `pid ${p.pid} (${describePid(p.pid)}, state ${p.state})`)
+      .join(', ')} survive SIGKILL`,
+    { details: { pids: left.map(p => p.pid) } },
+  );
+
+/** The tree is gone: waits until the GPUs are too, up to gpu_release_timeout. GPUs that aren't are `leaked`. */
+export async function proveGpus(ctx: Context, handle: Handle, goneAt: number): Promise<StopProof> {
+  const { tree } = ctx.runtime(handle);
+  if (handle.baseline.length === 0) return proof('strong', []);
+  const started = performance.now();
+  for (let wait = 25; ; wait = Math.min(wait * 2, 1_000)) {
+    const verdicts = await judgeAll(ctx, handle, pid => tree.has(pid));
+    const held = verdicts.filter(v => !v.verdict.free);
+    const kinds = verdicts.flatMap(v => (v.verdict.free ? [v.verdict.kind] : []));
+    const kind = weakest(kinds);
+    const settled = kind !== 'weak' || performance.now() - goneAt >= (ctx.opts.weakProofMs ?? WEAK_MS);
+    if (held.length === 0 && settled) return proof(kind, []);
+    if (held.length > 0 && performance.now() - started >= ctx.opts.gpuReleaseTimeoutMs) {
+      return proof(
+        kinds.length === 0 ? 'processes' : kind,
+        held.map(({ uuid, verdict }) => ({
+          gpu: uuid,
+          pids: verdict.free ? [] : verdict.pids,
+          used_mib: verdict.free ? null : verdict.used_mib,
+        })),
+      );
+    }
+    await pause(wait);
+  }
+}
+
+async function judgeAll(
+  ctx: Context,
+  handle: Handle,
+  inTree: (pid: number) => boolean,
+): Promise<{ uuid: string; verdict: GpuVerdict }[]> {
+  const gpus = await ctx.opts.gpus.snapshot().then(
+    s => s.gpus,
+    // A driver that doesn't answer is "neither figure": the weak proof, said as such.
+    () => [],
+  );
+  return handle.baseline.map(base => ({
+    uuid: base.uuid,
+    verdict: judgeGpu(
+      base,
+      gpus.find(g => g.uuid === base.uuid),
+      inTree,
+    ),
+  }));
+}
+
+export const proof = (kind: StopProof['proof'], leaked: StopProof['leaked']): StopProof => ({
+  proof: kind,
+  at: new Date().toISOString(),
+  leaked,
+});

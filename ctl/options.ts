@@ -1,0 +1,17 @@
+// Options that every ctl command shares.
+import type { Command } from 'commander';
+import { type Target, target } from './client.js';
+
+/** Where the control plane is: --server and --token-file stand before or after the subcommand. */
+export function reaching(cmd: Command): Command {
+  return cmd
+    .option('--server <url>', 'address of the control plane (LLMGW_SERVER; default http://127.0.0.1:8080)')
+    .option('--token-file <file>', 'bearer token (LLMGW_TOKEN_FILE)');
+}
+
+export const listing = (cmd: Command): Command => reaching(cmd).option('--json', 'as JSON');
+
+export function targetOf(cmd: Command): Target {
+  const opts = cmd.optsWithGlobals() as { server?: string; tokenFile?: string };
+  return target(opts);
+}

@@ -1,0 +1,147 @@
+// `ctl replicas`, `ctl replica show|stop|restart|logs`, `ctl deploy`.
+import type { Command } from 'commander';
+import type { ReplicaStatus } from '../contracts/status.js';
+import { Fault } from '../lib/fault.js';
+import { call, send } from './client.js';
+import { print } from './nodes.js';
+import { listing, reaching, targetOf } from './options.js';
+import { readSpecFile } from './spec-file.js';
+import { age, table } from './table.js';
+
+interface Row {
+  name: string;
+  phase: string;
+  reason: string;
+  since: string;
+  generation: number;
+  node: string;
+  model: string;
+  engine_pid: number | null;
+}
+
+export function replicaCommands(ctl: Command): void {
+  listing(ctl.command('replicas').description('every replica: phase, where, why')).action(
+    async (opts, cmd) => {
+      const rows = await call<Row[]>(targetOf(cmd), 'GET', '/v1/replicas');
+      if (opts.json) return print(rows);
+      if (rows.length === 0) {
+        console.log('No replica yet: llmgw ctl deploy -f deploy/examples/replica.yaml');
+        return;
+      }
+      console.log(
+        table(
+          ['NAME', 'PHASE', 'FOR', 'GEN', 'NODE', 'PID', 'MODEL', 'REASON'],
+          rows.map(r => [
+            r.name,
+            r.phase,
+            age(r.since),
+            String(r.generation || '-'),
+            r.node || '-',
+            String(r.engine_pid ?? '-'),
+            r.model,
+            r.reason,
+          ]),
+        ),
+      );
+    },
+  );
+
+  const replica = ctl.command('replica').description('one replica');
+  listing(replica.command('show').argument('<name>').description('its status')).action(
+    async (name: string, opts, cmd) => {
+      const s = await call<ReplicaStatus>(targetOf(cmd), 'GET', path(name), { about: `replica/${name}` });
+      if (opts.json) return print(s);
+      showStatus(s);
+    },
+  );
+  for (const [verb, what] of [
+    ['stop', 'drain, stop, prove the stop, release its GPUs'],
+    ['restart', 'drain, then a new generation; never counted as a failure'],
+  ] as const) {
+    listing(replica.command(verb).argument('<name>').description(what)).action(
+      async (name: string, opts, cmd) => {
+        const done = await call<{ result: string; reason: string }>(
+          targetOf(cmd),
+          'POST',
+          `${path(name)}/${verb}`,
+          { about: `replica/${name}` },
+        );
+        if (opts.json) return print(done);
+        console.log(`${name}: ${done.result}; ${done.reason}. Follow it: llmgw ctl replica show ${name}`);
+      },
+    );
+  }
+  reaching(replica.command('logs').argument('<name>').description("the engine's log, from its node"))
+    .option('--generation <n>', 'an earlier generation', wholeNumber('--generation', 1))
+    .option('--rank <n>', 'member of a gang', wholeNumber('--rank', 0), 0)
+    .option('--lines <n>', 'last lines', wholeNumber('--lines', 1), 512)
+    .action(async (name: string, opts, cmd) => {
+      const query = new URLSearchParams({ rank: String(opts.rank), lines: String(opts.lines) });
+      if (opts.generation !== undefined) query.set('generation', String(opts.generation));
+      const res = await send(targetOf(cmd), 'GET', `${path(name)}/logs?${query}`, {
+        about: `replica/${name}`,
+      });
+      for await (const chunk of res.body ?? []) process.stdout.write(chunk);
+    });
+
+  listing(ctl.command('deploy').description('start a replica, or apply a changed spec to a running one'))
+    .requiredOption('-f, --file <file>', 'spec, YAML or JSON (- for standard input)')
+    .action(async (opts, cmd) => {
+      const { spec, name } = readSpecFile(opts.file);
+      const done = await call<{ result: string; name: string; reason: string }>(
+        targetOf(cmd),
+        'POST',
+        '/v1/replicas',
+        { body: spec, about: `replica/${name}` },
+      );
+      if (opts.json) return print(done);
+      console.log(
+        `replica/${done.name}: ${done.result}; ${done.reason}.${done.result === 'unchanged' ? '' : ` Follow it: llmgw ctl replica show ${done.name}`}`,
+      );
+    });
+}
+
+const path = (name: string): string => `/v1/replicas/${encodeURIComponent(name)}`;
+
+function wholeNumber(option: string, min: number) {
+  return (text: string): number => {
+    const n = Number(text);
+    if (/^\d+$/.test(text) && n >= min) return n;
+    throw new Fault(`${option} ${text}: expected a whole number of at least ${min}`, 2);
+  };
+}
+
+function showStatus(s: ReplicaStatus): void {
+  console.log(`${s.name}: ${s.phase} for ${age(s.since)}: ${s.reason}`);
+  const facts: [string, string | null][] = [
+    [
+      'model',
+      `${s.spec.model}${s.spec.served_model_name === s.spec.model ? '' : ` served as ${s.spec.served_model_name}`}`,
+    ],
+    ['generation', `${s.generation}${s.fence === null ? '' : ` (fence ${s.fence})`}`],
+    ['deadline', s.deadline],
+    [
+      'progress',
+      s.progress === null
+        ? null
+        : `${s.progress.stage}${s.progress.percent === null ? '' : ` ${s.progress.percent} %`}`,
+    ],
+    ['endpoint', s.endpoint],
+    ['placed', s.placement.why],
+    ['restarts', `${s.restarts.in_window} counted in the window, ${s.restarts.left} left`],
+    ['last failure', s.last_failure === null ? null : `${s.last_failure.sentence} (${s.last_failure.class})`],
+    ['evidence', s.last_failure?.evidence ?? null],
+  ];
+  for (const [key, value] of facts) if (value !== null) console.log(`  ${key.padEnd(13)}${value}`);
+  for (const m of s.members) {
+    console.log(
+      `  member ${m.rank}     ${m.node}, pid ${m.pid ?? '-'}, ${m.state}, GPUs ${m.gpus.join(' ')}, ports ${Object.entries(
+        m.ports,
+      )
+        .map(([k, v]) => `${k} ${v}`)
+        .join(', ')}`,
+    );
+  }
+  console.log('');
+  for (const j of s.journal.slice(-15)) console.log(`${j.at}  ${j.text}`);
+}

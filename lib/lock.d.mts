@@ -1,0 +1,8 @@
+/** The lock is this process's until `release` or its end, however it ends. */
+export interface Lock {
+  release(): Promise<void>;
+}
+/** Takes the lock `name`, or says who has it (null pid: the holder didn't answer in time). */
+export function tryLock(name: string): Promise<{ lock: Lock } | { holder: number | null }>;
+/** Waits until the lock is free; `onWait` is called once with the holder's pid. */
+export function waitForLock(name: string, onWait?: (holder: number | null) => void): Promise<Lock>;

@@ -1,0 +1,10 @@
+// Original file: proto/agent.proto
+
+
+export interface CancelRequest {
+  'id'?: (number);
+}
+
+export interface CancelRequest__Output {
+  'id': (number);
+}

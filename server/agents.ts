@@ -1,0 +1,133 @@
+// What agents say, handed to the workflows: edges at once, heartbeats as a digest in ten minutes, progress on a change
+// of stage (INV-9, INV-11). Exits are acknowledged only when Temporal has them.
+import type { EngineEvent } from '../contracts/engine.js';
+import type { NodeHello } from '../contracts/messages.js';
+import { TIMING } from '../contracts/timing.js';
+import type { Logger } from '../lib/log.js';
+import type { LiveEngine } from '../proto/codec.js';
+import type { FleetClient } from './fleet.js';
+import type { HelloNode, StreamHandlers } from './stream/types.js';
+
+export interface AgentsOptions {
+  fleet: FleetClient;
+  instance: string;
+  peerAddr: string | null;
+  log: Logger;
+}
+
+interface Heard {
+  session: number;
+  heartbeats: number;
+  digestAt: number;
+}
+
+export function agentHandlers({
+  fleet,
+  instance,
+  peerAddr,
+  log,
+}: AgentsOptions): StreamHandlers & { close(): void } {
+  const heard = new Map<string, Heard>();
+  /** engine → what its workflow was told last. */
+  const told = new Map<string, { stage: string; at: number }>();
+
+  const quietly = (what: string, promise: Promise<unknown>): void => {
+    void promise.catch(err =>
+      log.warn({ err: err instanceof Error ? err.message : String(err) }, `${what} was not delivered`),
+    );
+  };
+
+  // One timer for all nodes; each has its own phase, so that a thousand digests don't come in one second.
+  const timer = setInterval(() => {
+    const now = Date.now();
+    for (const [nodeId, h] of heard) {
+      if (now < h.digestAt) continue;
+      quietly('a digest', fleet.digest(nodeId, { session: h.session, instance, heartbeats: h.heartbeats }));
+      h.heartbeats = 0;
+      h.digestAt = now + TIMING.nodeDigestInterval;
+    }
+  }, 5_000);
+  timer.unref();
+
+  return {
+    async hello(node) {
+      const info = await fleet.hello(node.nodeId, helloOf(node, instance, peerAddr));
+      return {
+        highestSession: info.highest_session > node.session ? info.highest_session : 0,
+        slots: Object.fromEntries(Object.entries(info.slots).map(([slot, uuid]) => [Number(slot), uuid])),
+      };
+    },
+    welcomed(node) {
+      const phase = Math.random() * 0.3 + 0.7;
+      heard.set(node.nodeId, {
+        session: node.session,
+        heartbeats: 0,
+        digestAt: Date.now() + TIMING.nodeDigestInterval * phase,
+      });
+      log.info({ node: node.nodeId, session: node.session, engines: node.engines.length }, 'agent connected');
+    },
+    heartbeat(nodeId, session, hb) {
+      const h = heard.get(nodeId);
+      if (h === undefined || h.session !== session) return;
+      h.heartbeats++;
+      for (const engine of hb.engines) progress(engine);
+    },
+    async event(nodeId, event: EngineEvent) {
+      const where = await fleet.engineEvent(event);
+      log.info(
+        { node: nodeId, replica: event.replica, fence: event.fence, seq: event.seq, where },
+        'engine exit recorded',
+      );
+    },
+    inventoryChanged(nodeId, session, inventory) {
+      quietly('an inventory', fleet.inventory(nodeId, { session, inventory }));
+    },
+    gone(nodeId, session, reason) {
+      heard.delete(nodeId);
+      log.info({ node: nodeId, session, reason }, 'agent gone');
+      quietly(
+        'the end of a stream',
+        fleet.gone(nodeId, { session, instance, reason: goneText(reason, instance) }),
+      );
+    },
+    close: () => clearInterval(timer),
+  };
+
+  function progress(e: LiveEngine): void {
+    const key = `${e.replica}/${e.fence}/${e.rank}`;
+    if (e.state !== 'loading') {
+      told.delete(key);
+      return;
+    }
+    if (e.stage === null) return;
+    const now = Date.now();
+    const last = told.get(key);
+    if (last !== undefined && (last.stage === e.stage || now - last.at < TIMING.progressSignal)) return;
+    told.set(key, { stage: e.stage, at: now });
+    quietly('progress', fleet.progress(e.replica, { fence: e.fence, stage: e.stage, percent: e.percent }));
+  }
+}
+
+const goneText = (reason: string, instance: string): string =>
+  reason === 'silent'
+    ? 'no heartbeat arrived'
+    : reason === 'shutdown'
+      ? `${instance} stopped`
+      : 'the connection closed';
+
+function helloOf(node: HelloNode, instance: string, peerAddr: string | null): NodeHello {
+  return {
+    session: node.session,
+    instance,
+    peer_addr: peerAddr,
+    boot_id: node.bootId,
+    protocol_version: node.protocolVersion,
+    agent_version: node.agentVersion,
+    capabilities: node.capabilities,
+    proven: !node.unproven,
+    clock_offset_ms: node.clockSkewMs,
+    heartbeat_interval_ms: node.heartbeatIntervalMs,
+    inventory: { ...node.inventory, mgmt_addr: node.inventory.mgmt_addr ?? node.peerAddress },
+    engines: node.engines.map(({ percent: _, ...engine }) => engine),
+  };
+}

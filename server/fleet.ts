@@ -1,0 +1,99 @@
+// What the control plane says to the workflows: signals and queries, each bounded. The one place that starts `fleet`
+// and `node/<id>`; both starts are idempotent.
+import { type Client, WorkflowNotFoundError } from '@temporalio/client';
+import type { EngineEvent } from '../contracts/engine.js';
+import { LlmgwError } from '../contracts/errors.js';
+import { FLEET_ID, nodeWorkflowId, replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
+import type {
+  InstanceMsg,
+  NodeDigest,
+  NodeGone,
+  NodeHello,
+  NodeInventory,
+  ProgressMsg,
+  WelcomeInfo,
+} from '../contracts/messages.js';
+import type { RouteTable } from '../contracts/routes.js';
+import type { NodeRow } from '../contracts/status.js';
+import type { LedgerState } from '../domain/ledger/state.js';
+import type { NodeState } from '../domain/node.js';
+
+/** A query without a worker hangs for as long as it may: an operator waits 3 s at most. */
+export const QUERY_MS = 3_000;
+
+export class FleetClient {
+  constructor(readonly client: Client) {}
+
+  /** Starts the ledger if it isn't there, and registers this instance with it. */
+  async register(msg: InstanceMsg): Promise<void> {
+    await this.client.workflow.signalWithStart('fleet', {
+      workflowId: FLEET_ID,
+      taskQueue: WORKFLOW_QUEUE,
+      args: [],
+      signal: 'instance',
+      signalArgs: [msg],
+    });
+  }
+
+  /** The node's own workflow learns of it, and answers with what Welcome says. */
+  async hello(nodeId: string, hello: NodeHello): Promise<WelcomeInfo> {
+    await this.client.workflow.signalWithStart('node', {
+      workflowId: nodeWorkflowId(nodeId),
+      taskQueue: WORKFLOW_QUEUE,
+      args: [],
+      signal: 'hello',
+      signalArgs: [hello],
+    });
+    // A query sees every signal that was accepted before it.
+    return this.query<WelcomeInfo>(nodeWorkflowId(nodeId), 'welcome');
+  }
+
+  gone = (nodeId: string, msg: NodeGone): Promise<void> => this.signal(nodeWorkflowId(nodeId), 'gone', msg);
+  digest = (nodeId: string, msg: NodeDigest): Promise<void> =>
+    this.signal(nodeWorkflowId(nodeId), 'digest', msg);
+  inventory = (nodeId: string, msg: NodeInventory): Promise<void> =>
+    this.signal(nodeWorkflowId(nodeId), 'inventory', msg);
+  progress = (replica: string, msg: ProgressMsg): Promise<void> =>
+    this.signal(replicaWorkflowId(replica), 'progress', msg);
+
+  /**
+   * An engine's exit goes straight to its replica. Closed or unknown: to the ledger as unclaimed. Rejects only when
+   * Temporal can't be reached; then the agent keeps it and sends it again.
+   */
+  async engineEvent(event: EngineEvent): Promise<'told' | 'unclaimed'> {
+    try {
+      await this.signal(replicaWorkflowId(event.replica), 'engine_event', event);
+      return 'told';
+    } catch (err) {
+      if (!(err instanceof WorkflowNotFoundError)) throw err;
+      await this.signal(FLEET_ID, 'unclaimed', { event, why: err.message });
+      return 'unclaimed';
+    }
+  }
+
+  routes = (): Promise<RouteTable> => this.query(FLEET_ID, 'routes');
+  nodes = (): Promise<NodeRow[]> => this.query(FLEET_ID, 'nodes');
+  ledger = (): Promise<LedgerState> => this.query(FLEET_ID, 'ledger');
+  node = (nodeId: string): Promise<NodeState> => this.query(nodeWorkflowId(nodeId), 'status');
+
+  async query<T>(workflowId: string, type: string, within: number = QUERY_MS): Promise<T> {
+    try {
+      return await this.client.connection.withDeadline(Date.now() + within, () =>
+        this.client.workflow.getHandle(workflowId).query<T>(type),
+      );
+    } catch (err) {
+      if (err instanceof WorkflowNotFoundError && workflowId !== FLEET_ID) throw err;
+      throw new LlmgwError(
+        'UNAVAILABLE',
+        `${workflowId} did not answer within ${within / 1000} s: Temporal or its worker is down or behind`,
+        { cause: err },
+      );
+    }
+  }
+
+  private async signal(workflowId: string, name: string, msg: unknown): Promise<void> {
+    await this.client.connection.withDeadline(Date.now() + 10_000, () =>
+      this.client.workflow.getHandle(workflowId).signal(name, msg),
+    );
+  }
+}

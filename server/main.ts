@@ -1,0 +1,225 @@
+// The control plane's composition: agents' address, workers, operators' API; and its start and end.
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { controlQueue } from '../contracts/ids.js';
+import { TIMING } from '../contracts/timing.js';
+import { parseHostPort } from '../lib/address.js';
+import { checkConfigCommand } from '../lib/config/check.js';
+import { formatConfigErrors } from '../lib/config/load.js';
+import { endWithParent } from '../lib/dev-channel.js';
+import { Fault } from '../lib/fault.js';
+import { createLogger, type Logger } from '../lib/log.js';
+import { loadTlsFiles, TlsFileError } from '../lib/tls/load.js';
+import { agentHandlers } from './agents.js';
+import { loadServerConfig, type ServerConfig } from './config.js';
+import { FleetClient } from './fleet.js';
+import { httpApp } from './http/app.js';
+import { Replicas } from './replicas.js';
+import { RouteHub } from './routes.js';
+import { startAgentEndpoint } from './stream/endpoint.js';
+import { createHub } from './stream/hub.js';
+import { connectTemporal, keepHistories, upstreamOf } from './temporal.js';
+import { temporalProxyService } from './temporal-proxy/service.js';
+import { installRuntime, startWorkers } from './worker.js';
+
+/** Whatever hangs while stopping: after this the process is gone, and what it held is elsewhere (Temporal, agents). */
+const STOP_WITHIN_MS = 3_000;
+
+export interface ServerOptions {
+  config: string;
+  checkConfig?: boolean;
+  json?: boolean;
+}
+
+/** The `llmgw server` command; resolves with the exit code. */
+export async function runServerCommand(options: ServerOptions): Promise<number> {
+  if (options.checkConfig) return checkConfigCommand(loadServerConfig, options.config, options.json ?? false);
+  const loaded = loadServerConfig(options.config);
+  if (!loaded.ok || loaded.config === null) {
+    process.stderr.write(`${formatConfigErrors(loaded.errors)}\n`);
+    return 2;
+  }
+  const log = createLogger({ name: 'server' });
+  const stop = new AbortController();
+  const ask = (why: string) => () => {
+    if (stop.signal.aborted) return;
+    log.info({ why }, 'stopping');
+    stop.abort();
+    setTimeout(() => process.exit(1), STOP_WITHIN_MS).unref();
+  };
+  process.once('SIGTERM', ask('SIGTERM'));
+  process.once('SIGINT', ask('SIGINT'));
+  endWithParent(ask('the dev command is gone'));
+  try {
+    await runServer(loaded.config, log, stop.signal);
+    return 0;
+  } catch (err) {
+    if (stop.signal.aborted) return 0;
+    if (err instanceof TlsFileError) throw new Fault(err.message);
+    const code = (err as NodeJS.ErrnoException).code;
+    if (code === 'EADDRINUSE' || code === 'EACCES' || code === 'EADDRNOTAVAIL') {
+      throw new Fault(
+        `${(err as Error).message}: change listen or http_listen in ${options.config}, or stop what holds it.`,
+      );
+    }
+    throw err;
+  }
+}
+
+/** Runs until the signal aborts; rejects when it can't start or a worker has failed for good. */
+export async function runServer(config: ServerConfig, log: Logger, signal: AbortSignal): Promise<void> {
+  const instance = instanceId(config.state_dir);
+  const tls = config.tls === null ? null : loadTlsFiles(config.tls, 'server');
+  const tokenKeys = proxyKeys(config, log);
+  installRuntime(log);
+  const temporal = await connectTemporal(config.temporal, log, signal);
+  const fleet = new FleetClient(temporal.client);
+  const register = () =>
+    fleet.register({
+      instance,
+      queue: controlQueue(instance),
+      peer_addr: config.peer_addr,
+      version: '0.1.0',
+    });
+  const routes = new RouteHub({ pull: () => fleet.routes(), log });
+  const handlers = agentHandlers({ fleet, instance, peerAddr: config.peer_addr, log });
+  const hub = createHub({ instance, namespace: config.temporal.namespace, tls: tls !== null, handlers, log });
+  const proxy = temporalProxyService({
+    upstream: upstreamOf(config.temporal),
+    namespace: config.temporal.namespace,
+    tokenKeys,
+    log,
+    insecureIdentity: tls !== null ? false : config.insecure ? 'any' : 'loopback',
+  });
+  const replicas = new Replicas(fleet, node => hub.node(node)?.engines ?? []);
+  let ready = false;
+  const http = httpApp({
+    fleet,
+    replicas,
+    routes,
+    hub,
+    ready: () => ready,
+    instance,
+    tokensFile: config.tokens_file,
+    tls: tls !== null && config.tokens_file !== null ? { cert: tls.cert, key: tls.key } : null,
+    log,
+  });
+
+  // The addresses first: one that is taken is said before anything runs.
+  const httpAt = hostPort(config.http_listen);
+  await http.listen({ host: httpAt.host, port: httpAt.port });
+  const workers = await startWorkers({
+    native: temporal.native,
+    namespace: config.temporal.namespace,
+    instance,
+    ports: { refreshRoutes: () => routes.refresh(), awaitDrained: routes.awaitDrained },
+    ledger: () => fleet.ledger(),
+    log,
+  });
+  await Promise.all([register(), keepHistories(temporal.client, config.temporal.namespace, log)]);
+  const endpoint = await startAgentEndpoint({
+    listen: hostPort(config.listen),
+    ...(config.tls === null ? {} : { tls: config.tls }),
+    insecure: config.insecure,
+    services: [hub.service, proxy],
+    log,
+  });
+  await routes.refresh();
+  routes.start();
+  const again = setInterval(() => void register().catch(() => undefined), TIMING.instanceRegister);
+  const revive = setInterval(
+    () => void fleet.routes().catch(() => register().catch(() => undefined)),
+    TIMING.instanceRegister / 20,
+  );
+  const sweep = setTimeout(() => void tellSilent(fleet, hub, instance, log), TIMING.heartbeatInterval * 4);
+  ready = true;
+  log.info(
+    { instance, agents: config.listen, http: config.http_listen, temporal: config.temporal.address },
+    'control plane ready',
+  );
+
+  await Promise.race([
+    new Promise<void>(resolve => signal.addEventListener('abort', () => resolve(), { once: true })),
+    workers.ended,
+  ]);
+  ready = false;
+  clearInterval(again);
+  clearInterval(revive);
+  clearTimeout(sweep);
+  hub.goAway('the control plane stops');
+  routes.stop();
+  await Promise.allSettled([http.close(), workers.shutdown(), endpoint.close(300)]);
+  hub.close();
+  proxy.close();
+  handlers.close();
+  await temporal.close();
+}
+
+/** A control plane that died told nobody of its streams: what it held and nobody holds now is told by the next. */
+async function tellSilent(
+  fleet: FleetClient,
+  hub: ReturnType<typeof createHub>,
+  instance: string,
+  log: Logger,
+): Promise<void> {
+  try {
+    for (const row of await fleet.nodes()) {
+      if (row.state !== 'connected' || hub.node(row.node_id) !== null) continue;
+      const node = await fleet.node(row.node_id);
+      if (node.instance !== instance || node.session === null) continue;
+      await fleet.gone(row.node_id, {
+        session: node.session,
+        instance,
+        reason: 'not seen since the control plane started',
+      });
+    }
+  } catch (err) {
+    log.warn(
+      { err: err instanceof Error ? err.message : String(err) },
+      'nodes that are silent since the start could not be told',
+    );
+  }
+}
+
+function hostPort(text: string): { host: string; port: number } {
+  const at = parseHostPort(text);
+  if ('error' in at) throw new Fault(at.error, 2);
+  return { host: at.host, port: at.port };
+}
+
+/** Stays the same over restarts, so that the fleet sees one instance and not one more each time. */
+function instanceId(stateDir: string): string {
+  mkdirSync(stateDir, { recursive: true, mode: 0o700 });
+  const file = join(stateDir, 'instance');
+  try {
+    const id = readFileSync(file, 'utf8').trim();
+    if (/^cp-[0-9a-f]{8}$/.test(id)) return id;
+  } catch {
+    // First start.
+  }
+  const id = `cp-${randomBytes(4).toString('hex')}`;
+  writeFileSync(`${file}.tmp`, `${id}\n`, { mode: 0o600 });
+  renameSync(`${file}.tmp`, file);
+  return id;
+}
+
+/** One key a line, the current first. Shared by all instances; without the file, tokens die with this process. */
+function proxyKeys(config: ServerConfig, log: Logger): [string, ...string[]] {
+  const file = join(config.secrets_dir, 'proxy-token.key');
+  try {
+    const keys = readFileSync(file, 'utf8')
+      .split('\n')
+      .map(k => k.trim())
+      .filter(k => k !== '');
+    if (keys.length > 0 && keys.every(k => /^[0-9a-f]{64}$/.test(k))) return keys as [string, ...string[]];
+    throw new Fault(`${file} must hold 64 hex digits a line: make it with \`llmgw ctl cert init\`.`);
+  } catch (err) {
+    if ((err as NodeJS.ErrnoException).code !== 'ENOENT') throw err;
+    log.warn(
+      { file },
+      'no proxy-token.key: one is made for this run, and a second instance would not know it',
+    );
+    return [randomBytes(32).toString('hex')];
+  }
+}

@@ -1,0 +1,256 @@
+// What operators ask of replicas: list, show, deploy, stop, restart. The answer comes from the workflow; where its
+// worker is stuck, from Temporal's own description of it.
+import {
+  ApplicationFailure,
+  type Client,
+  WorkflowNotFoundError,
+  WorkflowUpdateFailedError,
+} from '@temporalio/client';
+import { isErrorCode, LlmgwError } from '../contracts/errors.js';
+import { replicaNameOf, replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
+import { parseReplicaSpec, specFaultText } from '../contracts/spec.js';
+import type { ReplicaStatus } from '../contracts/status.js';
+import type { LiveEngine } from '../proto/codec.js';
+import { type FleetClient, QUERY_MS } from './fleet.js';
+
+/** A row of `ctl replicas`; `source: describe` when the workflow itself could not answer. */
+export type ReplicaRow = Pick<ReplicaStatus, 'name' | 'phase' | 'reason' | 'since' | 'generation'> & {
+  node: string;
+  model: string;
+  engine_pid: number | null;
+  endpoint: string | null;
+  source: 'workflow' | 'describe';
+};
+
+export type DeployResult = { result: 'created' | 'changed' | 'unchanged'; name: string; reason: string };
+
+const LIST_LIMIT = 1_000;
+const ASK_AT_ONCE = 20;
+/** Closed replicas are listed for as long as someone may wonder where they went. */
+const CLOSED_SHOWN_MS = 24 * 3_600_000;
+
+export class Replicas {
+  constructor(
+    private readonly fleet: FleetClient,
+    private readonly live: (node: string) => LiveEngine[],
+  ) {}
+
+  private get client(): Client {
+    return this.fleet.client;
+  }
+
+  async list(): Promise<ReplicaRow[]> {
+    const found: {
+      name: string;
+      runId: string;
+      status: string;
+      memo: Record<string, unknown>;
+      closed: Date | undefined;
+      started: Date;
+    }[] = [];
+    const seen = new Set<string>();
+    for await (const w of this.client.workflow.list({ query: `WorkflowType = 'replica'` })) {
+      const name = replicaNameOf(w.workflowId);
+      // Newest first: the first of an id is its latest run.
+      if (name === null || seen.has(name)) continue;
+      seen.add(name);
+      if (w.status.name === 'CONTINUED_AS_NEW') continue;
+      if (w.closeTime !== undefined && Date.now() - w.closeTime.getTime() > CLOSED_SHOWN_MS) continue;
+      found.push({
+        name,
+        runId: w.runId,
+        status: w.status.name,
+        memo: w.memo ?? {},
+        closed: w.closeTime,
+        started: w.startTime,
+      });
+      if (found.length >= LIST_LIMIT) break;
+    }
+    const rows: ReplicaRow[] = [];
+    for (let i = 0; i < found.length; i += ASK_AT_ONCE) {
+      rows.push(
+        ...(await Promise.all(
+          found.slice(i, i + ASK_AT_ONCE).map(async f => {
+            const ended = f.status !== 'RUNNING';
+            const status = ended
+              ? null
+              : await this.fleet.query<ReplicaStatus>(replicaWorkflowId(f.name), 'status').catch(() => null);
+            return status === null ? describedRow(f) : rowOf(status);
+          }),
+        )),
+      );
+    }
+    return rows.sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  /** The status with the live figures of the stream in it. */
+  async show(name: string): Promise<ReplicaStatus & { source: 'workflow' | 'describe' }> {
+    const id = replicaWorkflowId(name);
+    try {
+      const status = await this.fleet.query<ReplicaStatus>(id, 'status');
+      return { ...this.withLive(status), source: 'workflow' };
+    } catch (err) {
+      if (err instanceof WorkflowNotFoundError) throw notFound(name);
+      const described = await this.describe(name);
+      if (described === null) throw err;
+      return described;
+    }
+  }
+
+  async deploy(raw: unknown): Promise<DeployResult> {
+    const given = (raw as { name?: unknown } | null)?.name;
+    if (typeof given !== 'string') {
+      throw new LlmgwError(
+        'SPEC_INVALID',
+        'name: missing required key (a file that is deployed names its replica)',
+      );
+    }
+    const parsed = parseReplicaSpec(raw, given);
+    if (!parsed.ok)
+      throw new LlmgwError('SPEC_INVALID', specFaultText(parsed.faults), { details: parsed.faults });
+    const workflowId = replicaWorkflowId(given);
+    try {
+      await this.client.workflow.start('replica', {
+        workflowId,
+        taskQueue: WORKFLOW_QUEUE,
+        args: [raw],
+        workflowIdConflictPolicy: 'FAIL',
+        workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+      });
+      return { result: 'created', name: given, reason: 'the workflow is started' };
+    } catch (err) {
+      if ((err as Error).name !== 'WorkflowExecutionAlreadyStartedError') throw err;
+    }
+    const answer = await this.update<{ result: 'accepted' | 'unchanged'; reason: string }>(given, 'apply', [
+      raw,
+    ]);
+    return {
+      result: answer.result === 'accepted' ? 'changed' : 'unchanged',
+      name: given,
+      reason: answer.reason,
+    };
+  }
+
+  async stop(name: string): Promise<{ result: 'accepted'; reason: string }> {
+    try {
+      await this.client.workflow.getHandle(replicaWorkflowId(name)).cancel();
+      return { result: 'accepted', reason: 'it drains, stops, proves the stop and releases its GPUs' };
+    } catch (err) {
+      if (err instanceof WorkflowNotFoundError) throw notFound(name);
+      throw err;
+    }
+  }
+
+  restart = (name: string): Promise<{ result: 'accepted'; reason: string }> =>
+    this.update(name, 'restart', []);
+
+  private async update<T>(name: string, update: string, args: unknown[]): Promise<T> {
+    try {
+      // The SDK knows the arguments' types only from a definition that the control plane doesn't load.
+      const options = { args } as { args: [unknown] };
+      return await this.client.workflow
+        .getHandle(replicaWorkflowId(name))
+        .executeUpdate<T, [unknown]>(update, options);
+    } catch (err) {
+      if (err instanceof WorkflowNotFoundError) throw notFound(name);
+      if (err instanceof WorkflowUpdateFailedError && err.cause instanceof ApplicationFailure) {
+        const code = err.cause.type;
+        throw new LlmgwError(isErrorCode(code) ? code : 'INTERNAL', err.cause.message, { cause: err });
+      }
+      throw err;
+    }
+  }
+
+  /** Heartbeats on the stream are seconds old; the workflow hears of progress at most twice a minute. */
+  private withLive(status: ReplicaStatus): ReplicaStatus {
+    if (status.phase !== 'loading' || status.members.length === 0) return status;
+    const engine = this.live(status.members[0]!.node).find(
+      e => e.replica === status.name && e.fence === status.fence,
+    );
+    if (engine?.stage == null) return status;
+    return {
+      ...status,
+      progress: { stage: engine.stage, percent: engine.percent, eta_s: null, at: new Date().toISOString() },
+    };
+  }
+
+  private async describe(name: string): Promise<(ReplicaStatus & { source: 'describe' }) | null> {
+    try {
+      const d = await this.client.connection.withDeadline(Date.now() + QUERY_MS, () =>
+        this.client.workflow.getHandle(replicaWorkflowId(name)).describe(),
+      );
+      const row = describedRow({
+        name,
+        status: d.status.name,
+        memo: d.memo ?? {},
+        closed: d.closeTime,
+        started: d.startTime,
+      });
+      return {
+        ...row,
+        deadline: null,
+        fence: null,
+        spec_hash: '',
+        progress: null,
+        members: [],
+        placement: { why: null },
+        restarts: { in_window: 0, left: 0 },
+        last_failure: null,
+        journal: [],
+        spec: { model: row.model, served_model_name: row.model, engine: '' },
+        source: 'describe',
+      };
+    } catch {
+      // The caller tells of the first fault, which says more.
+      return null;
+    }
+  }
+}
+
+function notFound(name: string): LlmgwError {
+  return new LlmgwError('REPLICA_NOT_FOUND', `there is no replica/${name}`);
+}
+
+const rowOf = (s: ReplicaStatus): ReplicaRow => ({
+  name: s.name,
+  phase: s.phase,
+  reason: s.reason,
+  since: s.since,
+  generation: s.generation,
+  node: s.members.map(m => m.node).join(','),
+  model: s.spec.served_model_name,
+  engine_pid: s.members[0]?.pid ?? null,
+  endpoint: s.endpoint,
+  source: 'workflow',
+});
+
+function describedRow(w: {
+  name: string;
+  status: string;
+  memo: Record<string, unknown>;
+  closed: Date | undefined;
+  started: Date;
+}): ReplicaRow & { source: 'describe' } {
+  const text = (v: unknown): string => (typeof v === 'string' ? v : '');
+  const phase =
+    w.status === 'RUNNING'
+      ? text(w.memo.phase)
+      : w.status === 'CANCELED' || w.status === 'COMPLETED'
+        ? 'stopped'
+        : 'failed';
+  return {
+    name: w.name,
+    phase: (phase || 'pending') as ReplicaRow['phase'],
+    reason:
+      w.status === 'RUNNING'
+        ? 'its workflow does not answer; this is what Temporal has of it'
+        : `workflow ${w.status.toLowerCase()}`,
+    since: (w.closed ?? w.started).toISOString(),
+    generation: 0,
+    node: text(w.memo.node),
+    model: text(w.memo.model),
+    engine_pid: null,
+    endpoint: null,
+    source: 'describe',
+  };
+}

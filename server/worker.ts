@@ -1,0 +1,87 @@
+// The control plane's two workers: the workflows (and what any instance can do for them) on `llmgw`, and what only
+// this instance can do on its own queue.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { type NativeConnection, Runtime, Worker } from '@temporalio/worker';
+import { type ControlPorts, controlActivities, planActivities } from '../activities/control/index.js';
+import { controlQueue, WORKFLOW_QUEUE } from '../contracts/ids.js';
+import type { LedgerState } from '../domain/ledger/state.js';
+import { Fault } from '../lib/fault.js';
+import type { Logger } from '../lib/log.js';
+
+/** Built ahead (npm run build): bundling at start costs seconds and memory. */
+export const BUNDLE = join(import.meta.dirname, '../workflow-bundle.js');
+
+export interface WorkersOptions {
+  native: NativeConnection;
+  namespace: string;
+  instance: string;
+  ports: ControlPorts;
+  ledger: () => Promise<LedgerState>;
+  log: Logger;
+  bundle?: string;
+}
+
+export interface Workers {
+  /** Rejects when a worker has failed for good. */
+  ended: Promise<void>;
+  shutdown(): Promise<void>;
+}
+
+/** Once a process, before any native connection: the core would otherwise start with its own settings. */
+export function installRuntime(log: Logger): void {
+  Runtime.install({
+    shutdownSignals: [],
+    telemetryOptions: { logging: { forward: {}, filter: 'WARN' } },
+    logger: {
+      log: (level, message, meta) => log[coreLevel(level)]({ ...meta }, message),
+      trace: (m, meta) => log.trace({ ...meta }, m),
+      debug: (m, meta) => log.debug({ ...meta }, m),
+      info: (m, meta) => log.debug({ ...meta }, m),
+      warn: (m, meta) => log.warn({ ...meta }, m),
+      error: (m, meta) => log.error({ ...meta }, m),
+    },
+  });
+}
+
+export async function startWorkers(o: WorkersOptions): Promise<Workers> {
+  const bundle = o.bundle ?? BUNDLE;
+  if (!existsSync(bundle))
+    throw new Fault(`The workflow bundle ${bundle} is missing: run \`npm run build\`.`);
+  const common = {
+    connection: o.native,
+    namespace: o.namespace,
+    identity: o.instance,
+    shutdownGraceTime: '500ms',
+  } as const;
+  const workflows = await Worker.create({
+    ...common,
+    taskQueue: WORKFLOW_QUEUE,
+    workflowBundle: { codePath: bundle },
+    activities: planActivities(o.ledger),
+    maxCachedWorkflows: 500,
+    // Few pollers: an idle control plane costs next to nothing, and one task takes milliseconds. The behaviours, because
+    // the SDK takes no notice of maxConcurrent…TaskPolls.
+    workflowTaskPollerBehavior: { type: 'simple-maximum', maximum: 3 },
+    activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
+  });
+  const control = await Worker.create({
+    ...common,
+    taskQueue: controlQueue(o.instance),
+    activities: controlActivities(o.ports),
+    activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
+  });
+  const runs = [workflows.run(), control.run()];
+  return {
+    ended: Promise.all(runs).then(() => undefined),
+    shutdown: async () => {
+      for (const w of [workflows, control]) if (w.getState() === 'RUNNING') w.shutdown();
+      await Promise.allSettled(runs);
+    },
+  };
+}
+
+function coreLevel(level: string): 'trace' | 'debug' | 'warn' | 'error' {
+  const l = level.toLowerCase();
+  return l === 'error' || l === 'warn' || l === 'trace' ? l : 'debug';
+}

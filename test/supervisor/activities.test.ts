@@ -1,0 +1,111 @@
+import { type ApplicationFailure, CancelledFailure } from '@temporalio/common';
+import { MockActivityEnvironment } from '@temporalio/testing';
+import { describe, expect, it } from 'vitest';
+import { type NodeSupervisor, nodeActivities } from '../../activities/node/index.js';
+import { LlmgwError } from '../../contracts/errors.js';
+import { orderFor } from './harness.js';
+
+const log = { error() {} };
+const order = orderFor('r');
+const silent = { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error() {} };
+const environment = () => new MockActivityEnvironment({}, { logger: silent });
+const pending = () => new Promise<never>(() => {});
+
+function supervisor(change: Partial<NodeSupervisor>): NodeSupervisor {
+  return {
+    prepare: pending,
+    spawn: pending,
+    launch: pending,
+    awaitReady: pending,
+    stop: pending,
+    inspect: () => ({ known: false, alive: false, pid: null, highest_fence: null }),
+    ...change,
+  };
+}
+
+const failure = (p: Promise<unknown>): Promise<ApplicationFailure> =>
+  p.then(
+    () => {
+      throw new Error('it succeeded');
+    },
+    e => e,
+  );
+
+describe('a node activity', () => {
+  it('gives an error its code as type, and the catalogue says whether it is retried', async () => {
+    const held = nodeActivities(
+      supervisor({ launch: () => Promise.reject(new LlmgwError('GPU_HELD', 'GPU x is held by a')) }),
+      log,
+    );
+    const a = await failure(environment().run(held.launch, order));
+    expect(a).toMatchObject({ type: 'GPU_HELD', message: 'GPU x is held by a', nonRetryable: true });
+    const space = nodeActivities(
+      supervisor({ prepare: () => Promise.reject(new LlmgwError('NO_SPACE', 'full')) }),
+      log,
+    );
+    const b = await failure(environment().run(space.prepare, order));
+    expect(b).toMatchObject({ type: 'NO_SPACE', nonRetryable: false });
+    const bug = nodeActivities(supervisor({ spawn: () => Promise.reject(new TypeError('x')) }), log);
+    const c = await failure(environment().run(bug.spawn, order));
+    expect(c).toMatchObject({ type: 'INTERNAL', nonRetryable: false });
+  });
+
+  it('heartbeats from the start, with the latest progress', async () => {
+    const env = environment();
+    const beats: unknown[] = [];
+    env.on('heartbeat', d => beats.push(d));
+    const ready = { ready: true as const, pid: 1, model_ids: ['m'] };
+    const progress = { stage: 'loading weights', percent: 40, at: 't' };
+    const acts = nodeActivities(
+      supervisor({
+        awaitReady: async (_o, onProgress) => {
+          onProgress(progress);
+          return ready;
+        },
+      }),
+      log,
+    );
+    expect(await env.run(acts.await_ready, order)).toEqual(ready);
+    expect(beats).toEqual([undefined, progress]);
+  });
+
+  it('stops watching when await_ready is cancelled', async () => {
+    const env = environment();
+    const acts = nodeActivities(
+      supervisor({
+        awaitReady: (_o, _p, signal) =>
+          new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))),
+      }),
+      log,
+    );
+    const result = failure(env.run(acts.await_ready, order));
+    env.cancel('CANCELLED');
+    expect(await result).toBeInstanceOf(CancelledFailure);
+  });
+
+  it('goes on stopping when stop is cancelled', async () => {
+    const env = environment();
+    let finish: () => void = () => {};
+    const done = { proof: 'strong' as const, at: 't', leaked: [] };
+    const acts = nodeActivities(
+      supervisor({ stop: () => new Promise(resolve => (finish = () => resolve(done))) }),
+      log,
+    );
+    const result = env.run(acts.stop, { ...order, reason: 'cancel' });
+    env.cancel('CANCELLED');
+    finish();
+    expect(await result).toEqual(done);
+  });
+
+  it('ends at once, to be tried again, when the agent shuts down', async () => {
+    for (const name of ['await_ready', 'launch', 'stop'] as const) {
+      const env = environment();
+      const acts = nodeActivities(supervisor({}), log);
+      const result = failure(
+        env.run(acts[name] as (o: unknown) => Promise<unknown>, { ...order, reason: '' }),
+      );
+      env.cancel('WORKER_SHUTDOWN');
+      expect(await result).toMatchObject({ type: 'WORKER_SHUTDOWN', nonRetryable: false });
+    }
+  });
+});

@@ -1,0 +1,206 @@
+// The agent dies at every line of a start: there is never a second engine, and none that nobody knows (INV-6).
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { readStat } from '../../agent/supervisor/proc.js';
+import { installShim, shimArgs } from '../../agent/supervisor/shim.js';
+import type { FaultPoint } from '../../agent/supervisor/types.js';
+import type { MemberOrder } from '../../contracts/activities.js';
+import { cleanUp, makeNode, type Node, never, orderFor, treePids, uniqueName, until } from './harness.js';
+
+const root = path.resolve(import.meta.dirname, '../..');
+let out: string;
+
+// A real process needs JavaScript: compiled under node_modules, where its imports are found.
+beforeAll(() => {
+  const cache = path.join(root, 'node_modules/.cache');
+  mkdirSync(cache, { recursive: true });
+  out = mkdtempSync(path.join(cache, 'supervisor-test-'));
+  execFileSync(
+    path.join(root, 'node_modules/.bin/tsc'),
+    [
+      ...['--ignoreConfig', '--outDir', out, '--rootDir', root, '--module', 'nodenext', '--target', 'es2023'],
+      ...[
+        '--types',
+        'node',
+        '--noCheck',
+        '--skipLibCheck',
+        path.join(root, 'test/fakes/supervisor-child.ts'),
+      ],
+    ],
+    { cwd: root, stdio: 'inherit' },
+  );
+  writeFileSync(path.join(out, 'package.json'), '{"type":"module"}');
+});
+afterAll(() => rmSync(out, { recursive: true, force: true }));
+afterEach(cleanUp);
+
+function dieAt(point: FaultPoint, node: Node, order: MemberOrder) {
+  return spawnSync(
+    process.execPath,
+    [path.join(out, 'test/fakes/supervisor-child.js'), node.workDir, JSON.stringify(order), point],
+    {
+      env: { ...process.env, TEST_FAKE_ENGINE: path.join(root, 'test/fakes/engine.mjs') },
+      encoding: 'utf8',
+      timeout: 20_000,
+    },
+  );
+}
+
+const engines = (node: Node): number[] =>
+  treePids(node.workDir).filter(pid => /^(node|MainThread)/.test(readStat(pid)?.comm ?? ''));
+
+describe('an agent killed', () => {
+  for (const point of ['before_handle', 'after_spawning_handle', 'after_fork', 'after_pid'] as const) {
+    it(`${point.replaceAll('_', ' ')} leaves one engine at most, and the next agent ends up with exactly one`, async () => {
+      const node = makeNode();
+      const order = orderFor(uniqueName());
+      const died = dieAt(point, node, order);
+      expect(died.signal, died.stderr).toBe('SIGKILL');
+      const s = await node.supervisor();
+      const before = engines(node);
+      expect(before.length).toBe(point === 'after_fork' || point === 'after_pid' ? 1 : 0);
+      const launched = await s.launch(order);
+      expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true, pid: launched.pid });
+      if (before.length > 0) expect(launched).toMatchObject({ pid: before[0], adopted: true });
+      expect(engines(node)).toEqual([launched.pid]);
+      expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'strong' });
+      expect(treePids(node.workDir)).toEqual([]);
+    });
+  }
+
+  it('after the fork is known to a stop, which proves the end of what nobody had adopted', async () => {
+    const node = makeNode();
+    const order = orderFor(uniqueName());
+    dieAt('after_fork', node, order);
+    const s = await node.supervisor();
+    expect(engines(node)).toHaveLength(1);
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'strong' });
+    expect(treePids(node.workDir)).toEqual([]);
+  });
+
+  it('while an exit is being recorded tells of that exit once, after its restart', async () => {
+    const node = makeNode();
+    const order = orderFor(uniqueName(), { env: { FAKE_EXIT: '3' } });
+    expect(dieAt('after_exit_seen', node, order).signal).toBe('SIGKILL');
+    const s = await node.supervisor();
+    expect(s.pending()).toMatchObject([{ seq: 1, failure: { exit: { code: 3 } } }]);
+    expect((await node.supervisor()).pending()).toHaveLength(1);
+  });
+});
+
+describe('a shim', () => {
+  it('that comes second for the same engine exits without starting it', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    const runDir = path.join(node.workDir, 'engines', order.replica, '1000-0');
+    const second = (dir: string) =>
+      spawnSync('/bin/sh', shimArgs(installShim(node.workDir), dir, 1e6, ['/bin/echo', 'second engine']), {
+        encoding: 'utf8',
+      });
+    expect(second(runDir)).toMatchObject({ status: 75, stdout: '' });
+    await s.stop({ ...order, reason: 'test' });
+    expect(second(runDir)).toMatchObject({ status: 75, stdout: '' });
+  });
+
+  it('that comes after the proof of a stop starts nothing', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    await s.prepare(order);
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'never_started' });
+    const runDir = path.join(node.workDir, 'engines', order.replica, '1000-0');
+    const late = spawnSync(
+      '/bin/sh',
+      shimArgs(installShim(node.workDir), runDir, 1e6, ['/bin/echo', 'late']),
+      {
+        encoding: 'utf8',
+      },
+    );
+    expect(late).toMatchObject({ status: 76, stdout: '' });
+  });
+
+  it('without flock still starts an engine once', () => {
+    const node = makeNode();
+    const bin = path.join(node.workDir, 'bin');
+    const runDir = path.join(node.workDir, 'engines', uniqueName(), '1-0');
+    mkdirSync(bin);
+    mkdirSync(runDir, { recursive: true });
+    for (const tool of ['mkdir', 'mv', 'sleep', 'wc', 'rm'])
+      symlinkSync(`/bin/${tool}`, path.join(bin, tool));
+    const script = installShim(node.workDir);
+    const bare = path.join(node.workDir, 'bare.sh');
+    const text = execFileSync('sed', ['s|^PATH=/usr/local.*|PATH=$LLMGW_TEST_BIN|', script], {
+      encoding: 'utf8',
+    });
+    writeFileSync(bare, text);
+    const run = () =>
+      spawnSync('/bin/sh', shimArgs(bare, runDir, 1e6, ['/bin/echo', 'engine']), {
+        encoding: 'utf8',
+        env: { PATH: bin, LLMGW_TEST_BIN: bin },
+      });
+    expect(run()).toMatchObject({ status: 0, stdout: 'engine\n' });
+    expect(run()).toMatchObject({ status: 75, stdout: '' });
+  });
+
+  it('that is killed leaves the engine running, adopted, and its end a failure of unknown status', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    const { pid } = await s.launch(order);
+    await s.awaitReady(order, () => {}, never);
+    process.kill(readStat(pid)!.ppid, 'SIGKILL');
+    s.close();
+    const again = await node.supervisor();
+    expect(again.reports()).toMatchObject([{ pid, state: 'ready' }]);
+    expect(await again.launch(order)).toMatchObject({ pid, adopted: true });
+    process.kill(pid, 'SIGKILL');
+    await until(() => again.pending().length > 0);
+    expect(again.pending()).toMatchObject([{ failure: { exit: { code: null, signal: null } } }]);
+  });
+
+  it('keeps the lock through the engine when it is killed, so that no second one can start', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    const { pid } = await s.launch(order);
+    const shim = readStat(pid)!.ppid;
+    process.kill(shim, 'SIGKILL');
+    await until(() => (readStat(shim)?.state ?? 'Z') === 'Z');
+    const lock = path.join(node.workDir, 'engines', order.replica, '1000-0', 'lock');
+    expect(spawnSync('flock', ['-n', lock, 'true']).status).toBe(1);
+  });
+
+  it('outlives SIGTERM to its whole group but for the engine, and records the signal', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName(), { env: { FAKE_NO_SERVER: '1' } });
+    const { pid } = await s.launch(order);
+    process.kill(-readStat(pid)!.session, 'SIGTERM');
+    await until(() => s.pending().length > 0);
+    expect(s.pending()).toMatchObject([{ failure: { exit: { code: null, signal: 'SIGTERM' } } }]);
+  });
+});
+
+it('an agent that is killed takes no engine with it', async () => {
+  const node = makeNode();
+  const order = orderFor(uniqueName());
+  const child = spawn(
+    process.execPath,
+    [path.join(out, 'test/fakes/supervisor-child.js'), node.workDir, JSON.stringify(order), 'never'],
+    { env: { ...process.env, TEST_FAKE_ENGINE: path.join(root, 'test/fakes/engine.mjs') }, detached: true },
+  );
+  const [pid] = await until(() => {
+    const found = engines(node);
+    return found.length === 1 && found;
+  });
+  const gone = new Promise(resolve => child.once('exit', resolve));
+  process.kill(-child.pid!, 'SIGKILL');
+  await gone;
+  const s = await node.supervisor();
+  expect(s.reports()).toMatchObject([{ pid }]);
+  expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true, pid });
+});

@@ -1,0 +1,158 @@
+// INV-2: what makes a GPU free again, with every kind of source; and what keeps an engine off one.
+import { afterEach, describe, expect, it } from 'vitest';
+import { judgeGpu, weakest } from '../../agent/supervisor/gpu-guard.js';
+import { cleanUp, GPU_A, gpu, makeNode, never, orderFor, uniqueName } from './harness.js';
+
+afterEach(cleanUp);
+
+const base = { uuid: GPU_A, used_mib: 100, foreign: [{ pid: 7, used_mib: 50 }] };
+const at = (
+  memory_used_mib: number | null,
+  processes: { pid: number; used_mib: number | null }[] | null,
+) => ({
+  ...gpu(GPU_A, 0),
+  memory_used_mib,
+  processes,
+});
+const mine = (pid: number) => pid === 42;
+
+describe('a GPU after its engine', () => {
+  it('is free with both figures at the baseline', () => {
+    expect(judgeGpu(base, at(612, [{ pid: 7, used_mib: 50 }]), mine)).toEqual({ free: true, kind: 'strong' });
+  });
+
+  it('is not free while memory is more than 512 MiB over the baseline', () => {
+    expect(judgeGpu(base, at(613, [{ pid: 7, used_mib: 50 }]), mine)).toEqual({
+      free: false,
+      pids: [7],
+      used_mib: 613,
+    });
+  });
+
+  it('is not charged for what strangers took since', () => {
+    const grown = [
+      { pid: 7, used_mib: 1_050 },
+      { pid: 8, used_mib: 2_000 },
+    ];
+    expect(judgeGpu(base, at(3_612, grown), mine)).toEqual({ free: true, kind: 'strong' });
+    expect(judgeGpu(base, at(3_613, grown), mine).free).toBe(false);
+  });
+
+  it('is not free while a process of the tree is on its list, whatever the memory says', () => {
+    expect(judgeGpu(base, at(0, [{ pid: 42, used_mib: null }]), mine)).toEqual({
+      free: false,
+      pids: [42],
+      used_mib: 0,
+    });
+  });
+
+  it('is judged by processes without a memory figure, by memory without a list, weakly without either', () => {
+    expect(judgeGpu(base, at(null, []), mine)).toEqual({ free: true, kind: 'processes' });
+    expect(judgeGpu({ ...base, used_mib: null }, at(9_999, []), mine)).toEqual({
+      free: true,
+      kind: 'processes',
+    });
+    expect(judgeGpu(base, at(612, null), mine)).toEqual({ free: true, kind: 'memory' });
+    expect(judgeGpu(base, at(613, null), mine).free).toBe(false);
+    expect(judgeGpu(base, at(null, null), mine)).toEqual({ free: true, kind: 'weak' });
+    expect(judgeGpu(base, undefined, mine)).toEqual({ free: true, kind: 'weak' });
+  });
+
+  it('has the weakest of several proofs', () => {
+    expect(weakest(['strong', 'memory'])).toBe('memory');
+    expect(weakest(['memory', 'weak'])).toBe('weak');
+    expect(weakest([])).toBe('strong');
+  });
+});
+
+describe('an engine', () => {
+  it('whose memory stays is reported as leaked with pid and figure, and its GPU is not given out again', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    node.gpus[0]!.memory_used_mib = 70_000;
+    node.gpus[0]!.processes = [{ pid: 1, used_mib: 400 }];
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({
+      leaked: [{ gpu: GPU_A, pids: [1], used_mib: 70_000 }],
+    });
+    node.gpus[0]!.processes = [{ pid: 1, used_mib: 70_000 }];
+    await expect(s.launch(orderFor(uniqueName()))).rejects.toMatchObject({
+      code: 'GPU_LEAKED',
+      message: expect.stringContaining('pid 1 ('),
+    });
+  });
+
+  it('is stopped with the proof that the source allows', async () => {
+    const node = makeNode();
+    node.gpus[0]!.processes = null;
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'memory' });
+  });
+
+  it('without any figure is proven only when its tree has been gone for a while', async () => {
+    const node = makeNode();
+    Object.assign(node.gpus[0]!, { processes: null, memory_used_mib: null });
+    const s = await node.supervisor({ weakProofMs: 300 });
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    let looks = 0;
+    node.options.gpus.snapshot = async () => {
+      looks += 1;
+      return { gpus: structuredClone(node.gpus) };
+    };
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'weak' });
+    expect(looks).toBeGreaterThan(1);
+  });
+
+  it('waits for memory that comes back late', async () => {
+    const node = makeNode();
+    const s = await node.supervisor({ gpuReleaseTimeoutMs: 20_000 });
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    node.gpus[0]!.memory_used_mib = 70_000;
+    const stopping = s.stop({ ...order, reason: 'test' });
+    let looks = 0;
+    node.options.gpus.snapshot = async () => {
+      looks += 1;
+      if (looks > 2) node.gpus[0]!.memory_used_mib = 4;
+      return { gpus: structuredClone(node.gpus) };
+    };
+    expect(await stopping).toMatchObject({ proof: 'strong', leaked: [] });
+  });
+
+  it('is refused a GPU that is missing, sick, or unknown by slot, with the reason', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    await expect(s.launch(orderFor(uniqueName(), { slots: [5] }))).rejects.toMatchObject({
+      code: 'GPU_GONE',
+    });
+    Object.assign(node.gpus[0]!, { usable: false, reason: 'Xid 79' });
+    await expect(s.launch(orderFor(uniqueName()))).rejects.toThrow('Xid 79');
+    node.gpus.splice(0, 1);
+    await expect(s.launch(orderFor(uniqueName()))).rejects.toMatchObject({ code: 'GPU_GONE' });
+  });
+
+  it('is not refused for the little that a desktop takes', async () => {
+    const node = makeNode();
+    node.gpus[0]!.processes = [{ pid: 1, used_mib: 512 }];
+    node.gpus[0]!.memory_used_mib = 600;
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'strong' });
+  });
+
+  it('on a GPU that was not granted fails its generation', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName());
+    const { pid } = await s.launch(order);
+    node.gpus[1]!.processes = [{ pid, used_mib: 10 }];
+    const result = await s.awaitReady(order, () => {}, never);
+    expect(result).toMatchObject({ ready: false });
+    expect(result.ready === false && result.failure.sentence).toContain('was not granted');
+  });
+});

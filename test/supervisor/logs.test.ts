@@ -1,0 +1,183 @@
+import { spawnSync } from 'node:child_process';
+import {
+  appendFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { renderer } from '../../agent/engines/index.js';
+import { pruneEvidence } from '../../agent/supervisor/failure.js';
+import { LineSplitter } from '../../agent/supervisor/log-lines.js';
+import { headLines, LogFollower, tailLines } from '../../agent/supervisor/logs.js';
+import { Progress, templateOf } from '../../agent/supervisor/progress.js';
+import { printable, redact } from '../../agent/supervisor/redact.js';
+import { cutArgs, installShim } from '../../agent/supervisor/shim.js';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(path.join(os.tmpdir(), 'llmgw-log-'));
+});
+afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+describe('lines of a log', () => {
+  it('end at \\r and \\n, keep split characters whole and show bad bytes as U+FFFD', () => {
+    const s = new LineSplitter();
+    expect(s.push(Buffer.from('Loading: 10%\rLoading: 20%\r\nx'))).toEqual(['Loading: 10%', 'Loading: 20%']);
+    expect(s.push(Buffer.from([0x0a, 0xff, 0xfe, 0x80, 0x0a, 0xe6, 0x97]))).toEqual([
+      'x',
+      '\ufffd\ufffd\ufffd',
+    ]);
+    expect(s.push(Buffer.from([0xa5, 0x0a]))).toEqual(['日']);
+  });
+
+  it('are cut at 64 KiB and say how much is missing, without holding the rest', () => {
+    writeFileSync(
+      path.join(dir, 'log'),
+      Buffer.concat([Buffer.alloc(5 * 1_048_576, 'a'), Buffer.from('\nend\n')]),
+    );
+    const [long, end] = tailLines(dir, 10);
+    expect(long).toMatch(/^a{65536} \[truncated 5177344 bytes\]$/);
+    expect(end).toBe('end');
+  });
+
+  it('show a progress bar that redraws the same thing once, and its latest state', () => {
+    writeFileSync(path.join(dir, 'log'), `${'Loading: 10%\r'.repeat(2_000)}Loading: 20%\r`);
+    expect(tailLines(dir, 10)).toEqual(['Loading: 10%', 'Loading: 20%']);
+  });
+
+  it('leave the node without colours, control characters and secrets', () => {
+    expect(printable('\x1b[31mERR\x1b[0m\x00\tx')).toBe('ERR\\x00\tx');
+    const line = `key s3cr3t-value, ${'hf_'}${'A'.repeat(30)} and Authorization: Bearer abcdefgh12345678`;
+    expect(redact(line, ['s3cr3t-value', ''])).toBe(
+      'key [redacted], [redacted] and Authorization: [redacted]',
+    );
+  });
+});
+
+describe('a log that grows too large', () => {
+  const cut = (max: number) =>
+    spawnSync('/bin/sh', cutArgs(installShim(dir), dir, max), { encoding: 'utf8' });
+
+  it('keeps its head apart and its end in place, says how much it dropped, and goes on being appended to', () => {
+    const lines = Array.from({ length: 40_000 }, (_, i) => `line ${i} ${'x'.repeat(60)}`);
+    writeFileSync(path.join(dir, 'log'), `${lines.join('\n')}\n`);
+    expect(cut(1_048_576)).toMatchObject({ status: 0, stderr: '' });
+    appendFileSync(path.join(dir, 'log'), 'after the cut\n');
+    const tail = tailLines(dir, 100_000);
+    expect(tail[0]).toMatch(/^\[llmgw: \d+ bytes of this log were dropped before this line\]$/);
+    expect(tail.at(-1)).toBe('after the cut');
+    expect(tail.at(-2)).toBe(lines.at(-1));
+    expect(headLines(dir, 1_000)[0]).toBe(lines[0]);
+    expect(readFileSync(path.join(dir, 'log.head')).length).toBe(1_048_576);
+    writeFileSync(path.join(dir, 'log'), `${'second '.repeat(200_000)}\n`);
+    cut(1_048_576);
+    expect(headLines(dir, 1_000)[0]).toBe(lines[0]);
+  });
+
+  it('is left alone below the bound', () => {
+    writeFileSync(path.join(dir, 'log'), 'short\n');
+    cut(1_048_576);
+    expect(tailLines(dir, 10)).toEqual(['short']);
+  });
+
+  it('is followed across the cut', () => {
+    const follower = new LogFollower(dir);
+    const seen: string[] = [];
+    const file = path.join(dir, 'log');
+    follower.poll(l => seen.push(l));
+    writeFileSync(file, 'one\ntw');
+    follower.poll(l => seen.push(l));
+    appendFileSync(file, 'o\n');
+    follower.poll(l => seen.push(l));
+    writeFileSync(file, '3\n');
+    follower.poll(l => seen.push(l));
+    expect(seen).toEqual(['one', 'two', '3']);
+  });
+});
+
+describe('progress of a load', () => {
+  const start = () => new Progress(renderer('vllm'), 0);
+  const none = { io: 0, gpuMib: 0, cpu: 0 };
+
+  it('is a line of a new template, not the same words with other numbers, times and pids', () => {
+    expect(templateOf('(EngineCore pid=12) INFO 11-30 12:00:00 [core.py:42] waited 5 s')).toBe(
+      templateOf('(EngineCore pid=99) INFO 12-01 09:11:12 [core.py:42] waited 65 s'),
+    );
+    const p = start();
+    p.line('INFO 11-30 12:00:00 waiting for 5 s', 0);
+    p.line('INFO 11-30 12:01:00 waiting for 65 s', 60);
+    expect(p.stalled(100, 100)).toBe(100);
+    p.line('Model loading took 3 GiB', 60);
+    expect(p.stalled(100, 100)).toBeNull();
+  });
+
+  it('is a counter that advanced, and not one that repeats', () => {
+    const p = start();
+    p.line('Loading shards:  10%|#   | 1/10 [00:01<00:09]', 0);
+    p.line('Loading shards:  10%|#   | 1/10 [00:31<09:09]', 50);
+    expect(p.stalled(100, 100)).toBe(100);
+    p.line('Loading shards:  20%|##  | 2/10 [00:41<00:09]', 90);
+    expect(p.stalled(100, 100)).toBeNull();
+  });
+
+  it('is not the line that engines repeat while they wait', () => {
+    const p = start();
+    p.line('No available shared memory broadcast block found in 60 seconds', 99);
+    expect(p.stalled(100, 100)).toBe(100);
+  });
+
+  it('is 64 MiB of I/O or GPU memory', () => {
+    for (const grown of [
+      { ...none, io: 64 * 1_048_576 },
+      { ...none, gpuMib: 64 },
+    ]) {
+      const p = start();
+      p.sample(none, 0);
+      p.sample({ ...none, io: 63 * 1_048_576, gpuMib: 63 }, 50);
+      expect(p.stalled(100, 100)).toBe(100);
+      p.sample(grown, 60);
+      expect(p.stalled(100, 100)).toBeNull();
+    }
+  });
+
+  it('is CPU time once, never again', () => {
+    const p = start();
+    p.sample(none, 0);
+    p.sample({ ...none, cpu: 1_000 }, 900);
+    expect(p.stalled(1_000, 1_000)).toBeNull();
+    p.sample({ ...none, cpu: 9_000 }, 1_900);
+    expect(p.stalled(2_000, 1_000)).toBe(1_000);
+  });
+});
+
+describe('evidence', () => {
+  const put = (replica: string, run: string, bytes: number, at: number) => {
+    const d = path.join(dir, replica, run);
+    mkdirSync(d, { recursive: true });
+    writeFileSync(path.join(d, 'log-tail'), Buffer.alloc(bytes));
+    utimesSync(d, at, at);
+  };
+  const left = () =>
+    spawnSync('find', ['.', '-name', 'log-tail'], { cwd: dir, encoding: 'utf8' })
+      .stdout.trim()
+      .split('\n')
+      .sort();
+
+  it('is kept of the first three and the last five generations', () => {
+    for (let f = 1; f <= 10; f++) put('r', `${f}-0`, 1, f);
+    pruneEvidence(dir, { replica: 'r', fence: 10, rank: 0 });
+    expect(left()).toEqual([1, 10, 2, 3, 6, 7, 8, 9].map(f => `./r/${f}-0/log-tail`).sort());
+  });
+
+  it('takes 64 MiB of a node at most: the oldest goes, the newest stays', () => {
+    for (let i = 0; i < 5; i++) put(`r${i}`, '1-0', 20 * 1_048_576, 5 - i);
+    pruneEvidence(dir, { replica: 'r4', fence: 1, rank: 0 });
+    expect(left()).toEqual(['./r0/1-0/log-tail', './r1/1-0/log-tail', './r4/1-0/log-tail']);
+  });
+});

@@ -1,0 +1,100 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import { PortLeases } from '../../agent/state/port-leases.js';
+import { isPortFree } from '../../agent/supervisor/prepare.js';
+import { listenerAmong } from '../../agent/supervisor/proc.js';
+import { cleanUp, makeNode, never, orderFor, uniqueName, until } from './harness.js';
+
+const dirs: string[] = [];
+const servers: net.Server[] = [];
+afterEach(async () => {
+  cleanUp();
+  for (const d of dirs.splice(0)) rmSync(d, { recursive: true, force: true });
+  for (const s of servers.splice(0)) await new Promise(resolve => s.close(resolve));
+});
+
+function tmp(): string {
+  const dir = mkdtempSync(path.join(os.tmpdir(), 'llmgw-ports-'));
+  dirs.push(dir);
+  return dir;
+}
+
+function listen(port: number, onConnection?: (s: net.Socket) => void): Promise<number> {
+  const server = net.createServer(onConnection);
+  servers.push(server);
+  return new Promise(resolve =>
+    server.listen(port, '127.0.0.1', () => resolve((server.address() as net.AddressInfo).port)),
+  );
+}
+
+describe('port leases', () => {
+  const free = async () => true;
+
+  it('are the same for an engine every time, and survive a restart', async () => {
+    const dir = tmp();
+    const leases = new PortLeases(dir, { from: 100, to: 109 });
+    const first = await leases.take('a/1/0', ['http'], free);
+    expect(await leases.take('a/1/0', ['http'], free)).toEqual(first);
+    expect(await new PortLeases(dir, { from: 100, to: 109 }).take('a/1/0', ['http'], free)).toEqual(first);
+  });
+
+  it('come back only ten minutes after their release', async () => {
+    let now = 0;
+    const leases = new PortLeases(tmp(), { from: 100, to: 101 }, () => now);
+    await leases.take('a/1/0', ['http', 'rpc'], free);
+    leases.release('a/1/0');
+    await expect(leases.take('a/2/0', ['http'], free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
+    now = 599_999;
+    await expect(leases.take('a/2/0', ['http'], free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
+    now = 600_001;
+    expect(Object.values(await leases.take('a/2/0', ['http'], free))).toHaveLength(1);
+  });
+
+  it('go round the range instead of reusing its start, and skip what is taken', async () => {
+    const leases = new PortLeases(tmp(), { from: 100, to: 109 });
+    const taken = async (port: number) => port !== 101;
+    expect(await leases.take('a/1/0', ['http'], taken)).toEqual({ http: 100 });
+    leases.release('a/1/0');
+    expect(await leases.take('a/2/0', ['http'], taken)).toEqual({ http: 102 });
+  });
+});
+
+describe('a port', () => {
+  it('is not free while something listens on it, and its listener is found among pids', async () => {
+    const port = await listen(0);
+    expect(await isPortFree(port)).toBe(false);
+    expect(listenerAmong(port, [1, process.pid])).toBe(process.pid);
+    expect(listenerAmong(port, [1])).toBeNull();
+  });
+
+  it('is not free while a closed connection of it is in TIME_WAIT', async () => {
+    // The side that closes first keeps the TIME_WAIT.
+    const port = await listen(0, s => s.end());
+    await new Promise<void>(resolve => {
+      const client = net.connect(port, '127.0.0.1');
+      client.on('close', () => resolve());
+      client.resume();
+    });
+    await new Promise(resolve => servers.pop()!.close(resolve));
+    expect(await isPortFree(port)).toBe(false);
+  });
+});
+
+describe('a listener that is not of the engine', () => {
+  it('is not believed: the engine fails with a port conflict while the stranger answers 200', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const order = orderFor(uniqueName(), { env: { FAKE_NO_SERVER: '1' } });
+    const { ports } = await s.prepare(order);
+    const stranger = net.createServer(c => c.resume().end('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n'));
+    servers.push(stranger);
+    await new Promise<void>(resolve => stranger.listen(ports.http, '127.0.0.1', () => resolve()));
+    await s.spawn(order);
+    const result = await s.awaitReady(order, () => {}, never);
+    expect(result).toMatchObject({ ready: false, failure: { class: 'port_conflict' } });
+    await until(() => s.inspect({ ...order, reason: '' }).alive);
+  });
+});
