@@ -1,6 +1,31 @@
 import { defineConfig } from 'vitest/config';
 
-// Tests start real processes and servers: 30 s bounds a hang, it is no measurement.
+// Tests start real processes and servers: the timeouts bound a hang, they are no measurement.
 export default defineConfig({
-  test: { include: ['test/**/*.test.ts'], testTimeout: 30_000, hookTimeout: 60_000, maxWorkers: 2 },
+  test: {
+    maxWorkers: 2,
+    projects: [
+      {
+        test: {
+          name: 'parts',
+          include: ['test/**/*.test.ts'],
+          exclude: ['test/e2e/**'],
+          testTimeout: 30_000,
+          hookTimeout: 60_000,
+        },
+      },
+      {
+        test: {
+          // Each file runs a whole installation, so one at a time, after everything else.
+          name: 'e2e',
+          include: ['test/e2e/**/*.test.ts'],
+          globalSetup: 'test/e2e/setup.mjs',
+          maxWorkers: 1,
+          sequence: { groupOrder: 1 },
+          testTimeout: 90_000,
+          hookTimeout: 90_000,
+        },
+      },
+    ],
+  },
 });

@@ -8,11 +8,20 @@ import { Fault } from '../lib/fault.js';
 import type { Logger } from '../lib/log.js';
 import type { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
-import type { Discovery } from './discovery/index.js';
+import { createDiscovery, type Discovery } from './discovery/index.js';
 import { passedEnv } from './engines/environment.js';
 import { renderer } from './engines/index.js';
 import { preflight, readSecretEnv } from './preflight.js';
 import type { SupervisorOptions } from './supervisor/types.js';
+
+/** Throws Fault when a simulated node is refused or its file can't be used. */
+export function openDiscovery(config: AgentConfig): Discovery {
+  try {
+    return createDiscovery(config);
+  } catch (cause) {
+    throw new Fault(cause instanceof Error ? cause.message : String(cause));
+  }
+}
 
 export interface AssembleOptions {
   config: AgentConfig;
@@ -22,7 +31,6 @@ export interface AssembleOptions {
   slots(): Record<number, string>;
   /** This node's address as the control plane sees it; null before Welcome. */
   seenAddress(): string | null;
-  onEvent(): void;
 }
 
 /** Throws Fault for a user that doesn't exist. */
@@ -58,13 +66,13 @@ export function supervisorOptions(opts: AssembleOptions): SupervisorOptions {
         mgmtAddr,
         mgmtInterface: config.mgmt_interface ?? interfaceOf(mgmtAddr),
         fabricHcas: [], // one member is on no fabric
-        announced: config.mgmt_addr,
+        // Unset: what the control plane sees is where routers reach us.
+        announced: config.mgmt_addr ?? opts.seenAddress(),
       };
     },
-    passEnv: passedEnv(process.env),
+    passEnv: { ...passedEnv(process.env), ...discovery.engineEnv },
     user: userOf(s.user),
     log: opts.log,
-    onEvent: opts.onEvent,
   };
 }
 

@@ -1,15 +1,15 @@
 // `llmgw agent --check [--json]`: the node as the agent sees it. Starts nothing, writes nothing, takes no lock.
 import { readFileSync } from 'node:fs';
 import type { Inventory } from '../contracts/inventory.js';
+import { openDiscovery } from './assemble.js';
 import { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
-import { createDiscovery } from './discovery/index.js';
 import { wholeInventory } from './inventory.js';
 import { agentVersion } from './version.js';
 
 export async function inventoryOf(config: AgentConfig): Promise<Inventory> {
   const conditions = new Conditions();
-  const facts = await createDiscovery(config).discover(isEngine);
+  const facts = await openDiscovery(config).discover(isEngine);
   return wholeInventory(
     { nodeId: config.node_id, agentVersion: agentVersion(), tls: config.tls, conditions },
     facts,

@@ -56,7 +56,7 @@ async function stopEngines(config: AgentConfig): Promise<number> {
 /** What the system says of work_dir and the like is the operator's to mend; everything else is a bug and stays one. */
 function asFault(error: unknown, config: AgentConfig): unknown {
   const { code, path } = error as NodeJS.ErrnoException;
-  const denied = ['EACCES', 'EPERM', 'EROFS', 'ENOTDIR', 'ENOSPC', 'EDQUOT'].includes(code ?? '');
+  const denied = ['EACCES', 'EPERM', 'EEXIST', 'EROFS', 'ENOTDIR', 'ENOSPC', 'EDQUOT'].includes(code ?? '');
   const inWorkDir =
     path?.startsWith(config.supervisor.work_dir) || config.supervisor.work_dir.startsWith(path ?? '\0');
   if (!denied || !inWorkDir) return error;

@@ -5,10 +5,9 @@ import { nodeActivities } from '../activities/node/index.js';
 import { parseServerUrl } from '../lib/address.js';
 import { Fault } from '../lib/fault.js';
 import type { Logger } from '../lib/log.js';
-import { supervisorOptions } from './assemble.js';
+import { openDiscovery, supervisorOptions } from './assemble.js';
 import { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
-import { createDiscovery } from './discovery/index.js';
 import { lockWorkDir, readBootId, SessionCounter } from './identity.js';
 import { NodeInventory } from './inventory.js';
 import { serveRequests } from './serve.js';
@@ -38,9 +37,8 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
   if ('problem' in locked) throw new Fault(locked.problem);
 
   const conditions = new Conditions();
-  const listeners: (() => void)[] = [];
   let welcomed: Welcomed | null = null;
-  const discovery = createDiscovery(config);
+  const discovery = openDiscovery(config);
   const supervisor = new Supervisor(
     supervisorOptions({
       config,
@@ -49,9 +47,6 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
       log,
       slots: () => Object.fromEntries(welcomed?.slots ?? []),
       seenAddress: () => welcomed?.peerAddress ?? null,
-      onEvent: () => {
-        for (const listener of listeners) listener();
-      },
     }),
   );
   await supervisor.start();
@@ -82,12 +77,8 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
       bootId: readBootId(),
       agentVersion: agentVersion(),
       inventory: () => inventory.announced(),
-      engines: () => supervisor.reports().map(report => ({ percent: null, ...report })),
-      outbox: {
-        pending: () => supervisor.pending(),
-        ack: ref => supervisor.ack(ref.replica, ref.fence, ref.rank, ref.seq),
-        onEvent: listener => void listeners.push(listener),
-      },
+      engines: () => supervisor.reports().map(report => ({ ...report, percent: supervisor.percent(report) })),
+      outbox: supervisor,
       serve: serveRequests({
         tail: (replica, query) => supervisor.tail(replica, query),
         inventory: () => inventory.latest(),

@@ -1,10 +1,9 @@
 // `llmgw agent --stop-engines`: the host's own stop (INV-5). Every engine of this work_dir is marked, ended and
 // recorded; the next agent tells the control plane, which counts none of them as a failure.
 import type { Logger } from '../lib/log.js';
-import { supervisorOptions } from './assemble.js';
+import { openDiscovery, supervisorOptions } from './assemble.js';
 import { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
-import { createDiscovery } from './discovery/index.js';
 import { lockWorkDir } from './identity.js';
 import { Supervisor } from './supervisor/supervisor.js';
 
@@ -15,12 +14,11 @@ export async function stopEnginesForHost(config: AgentConfig, log: Logger): Prom
   const supervisor = new Supervisor(
     supervisorOptions({
       config,
-      discovery: createDiscovery(config),
+      discovery: openDiscovery(config),
       conditions: new Conditions(),
       log,
       slots: () => ({}),
       seenAddress: () => null,
-      onEvent: () => {},
     }),
   );
   try {

@@ -8,7 +8,10 @@ export interface ProcessIdentity {
   start: string;
 }
 
-/** The identity of a running process; null when there is none (a zombie is none: it holds nothing any more). */
+/**
+ * The identity of a running process; null when there is none. A zombie is none: it holds nothing any more, unless
+ * threads of it still run, for then its sockets and locks are still there.
+ */
 export function identify(pid: number): ProcessIdentity | null {
   let stat: string;
   try {
@@ -16,11 +19,12 @@ export function identify(pid: number): ProcessIdentity | null {
   } catch {
     return null;
   }
-  // The command's name stands in parentheses and may contain anything, so fields count from the last one.
+  // The command's name stands in parentheses and may contain anything, so fields count from the last one:
+  // 0 is the state, 17 the number of threads, 19 the start time.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-  const state = fields[0];
-  const start = fields[19];
-  return state === 'Z' || state === 'X' || start === undefined ? null : { pid, start };
+  const [state, threads, start] = [fields[0], Number(fields[17]), fields[19]];
+  if (start === undefined || state === 'X' || (state === 'Z' && threads <= 1)) return null;
+  return { pid, start };
 }
 
 export function isAlive(who: ProcessIdentity): boolean {

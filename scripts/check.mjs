@@ -35,8 +35,10 @@ await script(async () => {
   checkNode();
   await ensureInstalled();
   const results = [
-    await run('types', [bin('typescript/bin/tsc'), '--noEmit']),
-    await run('lint and format', [bin('@biomejs/biome/bin/biome'), 'check', '.']),
+    ...(await Promise.all([
+      run('types', [bin('typescript/bin/tsc'), '--noEmit']),
+      run('lint and format', [bin('@biomejs/biome/bin/biome'), 'check', '.']),
+    ])),
     await run('import rules and unit tests', [bin('vitest/vitest.mjs'), 'run', '--reporter=dot', ...PURE]),
   ];
   if (results.includes(false)) throw new SetupError('npm run check found faults, see above.');

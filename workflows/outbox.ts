@@ -1,6 +1,6 @@
 // Signals out, kept until they are acknowledged: keyed, carried over continue-as-new, sent again with their key. The
 // ledger answers a repeated key as it answered the first (INV-1, INV-6).
-import { getExternalWorkflowHandle, sleep } from '@temporalio/workflow';
+import { CancellationScope, getExternalWorkflowHandle, sleep } from '@temporalio/workflow';
 import { FLEET_ID } from '../contracts/ids.js';
 import type { LedgerMsg } from '../contracts/messages.js';
 import { TIMING } from '../contracts/timing.js';
@@ -8,7 +8,7 @@ import { TIMING } from '../contracts/timing.js';
 export class LedgerOutbox {
   readonly pending: LedgerMsg[];
   private readonly sending = new Set<string>();
-  private waiting = false;
+  private resend: CancellationScope | null = null;
 
   constructor(carried: LedgerMsg[]) {
     this.pending = carried;
@@ -22,28 +22,37 @@ export class LedgerOutbox {
   acked(key: string): void {
     const at = this.pending.findIndex(m => m.key === key);
     if (at >= 0) this.pending.splice(at, 1);
+    // Cancelled in the same task as the answer: a timer that fires would cost a task of its own (INV-11).
+    if (this.pending.length === 0) this.resend?.cancel();
   }
 
-  /** Sends what isn't under way, in order. Throws nothing: a ledger that isn't there is tried again later. */
-  async flush(): Promise<void> {
+  /**
+   * Sends what isn't under way. Never rejects. The order of arrival isn't promised, and the ledger needs none: a newer
+   * reserve of a replica replaces the older, releases and endpoints carry their fence.
+   */
+  flush(): void {
+    this.armResend();
     for (const msg of this.pending.filter(m => !this.sending.has(m.key))) {
       this.sending.add(msg.key);
-      try {
-        await getExternalWorkflowHandle(FLEET_ID).signal(msg.kind, msg);
-      } catch {
+      void getExternalWorkflowHandle(FLEET_ID)
+        .signal(msg.kind, msg)
         // Not found: the control plane starts the ledger again within seconds; resend brings it there.
-      }
+        .catch(() => undefined);
     }
-    this.armResend();
   }
 
   private armResend(): void {
-    if (this.waiting || this.pending.length === 0) return;
-    this.waiting = true;
-    void sleep(TIMING.outboxResend).then(() => {
-      this.waiting = false;
-      this.sending.clear();
-      return this.flush();
-    });
+    if (this.resend !== null || this.pending.length === 0) return;
+    const scope = new CancellationScope();
+    this.resend = scope;
+    void scope
+      .run(() => sleep(TIMING.outboxResend, { summary: 'send again what the ledger has not answered' }))
+      .then(() => this.sending.clear())
+      // Cancelled: everything was answered.
+      .catch(() => undefined)
+      .finally(() => {
+        this.resend = null;
+        this.flush();
+      });
   }
 }

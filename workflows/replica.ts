@@ -84,7 +84,7 @@ class Driver {
   }
 
   private async loop(raw: unknown): Promise<void> {
-    void this.outbox.flush();
+    this.outbox.flush();
     for (;;) {
       await wf.condition(() => this.queue.length > 0 || this.mayContinue());
       if (this.queue.length === 0) {
@@ -93,7 +93,7 @@ class Driver {
       const events = this.queue.splice(0);
       for (const ev of events)
         for (const effect of replicaStep(this.state, ev, Date.now())) this.apply(effect);
-      void this.outbox.flush();
+      this.outbox.flush();
       this.show();
       if (this.state.outcome !== null) break;
     }

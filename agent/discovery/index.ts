@@ -27,6 +27,8 @@ export interface Discovery {
   gpuSnapshot(): Promise<GpuSnapshot>;
   /** The engines of agent.yaml. */
   catalog: EngineCatalog;
+  /** What engines of a simulated node must know to be seen on its GPUs; empty on a real one. */
+  engineEnv: Record<string, string>;
 }
 
 /** Less than this by others is subtracted from free memory, not called foreign (INV-13). */
@@ -55,6 +57,7 @@ export function createDiscovery(config: DiscoveryConfig, env: NodeJS.ProcessEnv 
   const catalog = new EngineCatalog(config.engines, { env });
   return {
     catalog,
+    engineEnv: simulated?.engineEnv ?? {},
     gpuSnapshot: () => gpus.snapshot(),
     async discover(isOurs = () => false) {
       const [inventory, hcas, engines, bootId] = await Promise.all([

@@ -63,6 +63,11 @@ export class SimulatedSource implements GpuSource {
     this.#uuids = Array.from({ length: simulation.gpus.count }, (_, index) => uuidOf(nodeId, index));
   }
 
+  /** Stand-ins register themselves there: without it their GPUs would look empty. */
+  get engineEnv(): Record<string, string> {
+    return { LLMGW_STANDIN_GPU_DIR: this.#simulation.gpu_dir };
+  }
+
   async inventory(): Promise<GpuInventory> {
     const { gpus, islands, driver_version } = this.#simulation;
     const held = await this.#holders();

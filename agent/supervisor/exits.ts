@@ -51,7 +51,9 @@ export class ExitWatch {
     const entry: Watched = { ref: refOf(ref), watcher: null, timer: null, endingSince: null };
     this.watched.set(key, entry);
     try {
-      entry.watcher = watch(this.ctx.handles.runDir(ref), { persistent: false }, () => this.check(ref));
+      entry.watcher = watch(this.ctx.handles.runDir(ref), { persistent: false }, (_, file) => {
+        if (file === 'exit') this.check(ref);
+      });
       entry.watcher.on('error', () => {});
     } catch {
       // inotify's limit is reached: the timer looks more often instead.

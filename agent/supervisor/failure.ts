@@ -16,7 +16,7 @@ import type { Explained } from '../engines/types.js';
 import { makeDir } from '../state/files.js';
 import type { Handle } from '../state/handle.js';
 import { type Context, rendererOf } from './context.js';
-import { headLines, sizeOf, tailLines } from './logs.js';
+import { headLines, logFile, sizeOf, tailLines } from './logs.js';
 import { printable, redact } from './redact.js';
 
 const SENTENCE_CHARS = 600;
@@ -96,9 +96,9 @@ function keepEvidence(ctx: Context, handle: Handle, runDir: string, digest: Fail
   // The first failure of a generation explains it; what follows from it must not replace it.
   if (sizeOf(path.join(dir, 'failure.json')) > 0) return dir;
   makeDir(dir);
-  const head = sizeOf(path.join(runDir, 'log.head')) > 0 ? 'log.head' : 'log';
-  copyBytes(path.join(runDir, head), path.join(dir, 'log-head'), false);
-  copyBytes(path.join(runDir, 'log'), path.join(dir, 'log-tail'), true);
+  const head = sizeOf(logFile(runDir, 'log.head')) > 0 ? 'log.head' : 'log';
+  copyBytes(logFile(runDir, head), path.join(dir, 'log-head'), false);
+  copyBytes(logFile(runDir), path.join(dir, 'log-tail'), true);
   writeFileSync(
     path.join(dir, 'failure.json'),
     `${JSON.stringify({ ...digest, generation: handle.generation, engine: handle.engine, gpus: handle.gpus, baseline: handle.baseline, marks: handle.marks }, null, 1)}\n`,

@@ -1,9 +1,13 @@
 // Reading an engine's log: its tail for people, its head and tail to explain a failure, and its new lines while the
-// engine loads. The files: `log` (appended by the engine), `log.1` (what the last cut kept), `log.head` (first 1 MiB).
+// engine loads. The files: `log` (appended by the engine), `log.1` (what the last cut kept), `log.head` (first 1 MiB),
+// in a folder of their own: a watch of the run folder must not wake for every line that an engine prints.
 import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { errnoOf } from '../state/files.js';
 import { LineRing, LineSplitter } from './log-lines.js';
+
+export const logFile = (runDir: string, name: 'log' | 'log.1' | 'log.head' = 'log'): string =>
+  path.join(runDir, 'logs', name);
 
 const CHUNK = 65_536;
 /** How far back a tail looks in one file: bounds the time, and 64 MiB lines can't be shown anyway. */
@@ -55,8 +59,8 @@ export function sizeOf(file: string): number {
 /** The last lines of the log, raw (callers redact): oldest first. */
 export function tailLines(runDir: string, lines: number): string[] {
   const ring = new LineRing(lines, MAX_CHARS);
-  for (const name of ['log.1', 'log']) {
-    const file = path.join(runDir, name);
+  for (const name of ['log.1', 'log'] as const) {
+    const file = logFile(runDir, name);
     const size = sizeOf(file);
     const from = Math.max(0, size - WINDOW);
     const splitter = new LineSplitter();
@@ -69,8 +73,8 @@ export function tailLines(runDir: string, lines: number): string[] {
 
 /** The first lines of the log, raw: of its kept head where it was cut. */
 export function headLines(runDir: string, maxBytes: number): string[] {
-  const kept = path.join(runDir, 'log.head');
-  const file = sizeOf(kept) > 0 ? kept : path.join(runDir, 'log');
+  const kept = logFile(runDir, 'log.head');
+  const file = sizeOf(kept) > 0 ? kept : logFile(runDir);
   const lines: string[] = [];
   readLines(file, 0, maxBytes, new LineSplitter(), line => lines.push(line));
   return lines;
@@ -83,7 +87,7 @@ export class LogFollower {
   private readonly file: string;
 
   constructor(runDir: string) {
-    this.file = path.join(runDir, 'log');
+    this.file = logFile(runDir);
   }
 
   poll(onLine: (line: string) => void): void {

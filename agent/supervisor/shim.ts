@@ -2,7 +2,7 @@
 // it that a (replica, fence, rank) starts once ever, that the engine's pid is on disk before the engine runs, that its
 // end is on disk, and that its log stays bounded while no agent is there (INV-5, INV-6).
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import type { ExitStatus } from '../../contracts/engine.js';
@@ -43,21 +43,22 @@ stat_of() {
 }
 
 cut_log() {
-  size=$(wc -c <"$dir/log") || return 0
+  log=$dir/logs/log
+  size=$(wc -c <"$log") || return 0
   [ "$size" -gt "$1" ] || return 0
   keep=$((max / 4))
   before=0
-  [ -e "$dir/log.dropped" ] && read -r before <"$dir/log.dropped"
+  [ -e "$log.dropped" ] && read -r before <"$log.dropped"
   old=0
-  [ -e "$dir/log.1" ] && old=$(wc -c <"$dir/log.1")
-  [ -e "$dir/log.head" ] ||
-    { head -c ${LOG_HEAD_BYTES} "$dir/log" >"$dir/log.head.tmp" && mv -f "$dir/log.head.tmp" "$dir/log.head"; }
+  [ -e "$log.1" ] && old=$(wc -c <"$log.1")
+  [ -e "$log.head" ] ||
+    { head -c ${LOG_HEAD_BYTES} "$log" >"$log.head.tmp" && mv -f "$log.head.tmp" "$log.head"; }
   dropped=$((before + old + size - keep))
-  { echo "[llmgw: $dropped bytes of this log were dropped before this line]" && tail -c "$keep" "$dir/log"; } >"$dir/log.1.tmp" &&
-    mv -f "$dir/log.1.tmp" "$dir/log.1"
-  rm -f "$dir/log.head.tmp" "$dir/log.1.tmp"
-  : >"$dir/log"
-  put log.dropped "$dropped"
+  { echo "[llmgw: $dropped bytes of this log were dropped before this line]" && tail -c "$keep" "$log"; } >"$log.1.tmp" &&
+    mv -f "$log.1.tmp" "$log.1"
+  rm -f "$log.head.tmp" "$log.1.tmp"
+  : >"$log"
+  put logs/log.dropped "$dropped"
 }
 
 case $mode in
@@ -144,12 +145,15 @@ export function closeRunDir(runDir: string): void {
   writeFileSync(path.join(runDir, 'closed'), '');
 }
 
-export const isClosed = (runDir: string): boolean => existsSync(path.join(runDir, 'closed'));
-
 /** The tail of what the shell itself said, for a start that never became an engine. */
 export function shimWords(runDir: string): string {
   try {
-    return readFileSync(path.join(runDir, 'log'), 'utf8').trim().split('\n').slice(-1)[0] ?? '';
+    return (
+      readFileSync(path.join(runDir, 'logs', 'log'), 'utf8')
+        .trim()
+        .split('\n')
+        .slice(-1)[0] ?? ''
+    );
   } catch {
     return '';
   }

@@ -2,13 +2,14 @@
 // writes the engine's pid before the engine runs. So at every line a restarted agent finds either nothing that was
 // started, or something it knows (INV-6: a fence starts once).
 import { spawn } from 'node:child_process';
-import { chownSync, closeSync, openSync } from 'node:fs';
+import { chmodSync, chownSync, closeSync, openSync } from 'node:fs';
 import path from 'node:path';
 import { LlmgwError } from '../../contracts/errors.js';
 import { engineKeyOf } from '../../contracts/ids.js';
-import { removeFile, spaceError } from '../state/files.js';
+import { makeDir, removeFile, spaceError } from '../state/files.js';
 import type { Handle, ProcId } from '../state/handle.js';
 import { type Context, pause, update } from './context.js';
+import { logFile } from './logs.js';
 import { isAlive, readStat } from './proc.js';
 import { readPid, shimArgs, shimWords } from './shim.js';
 import { MARKER } from './tree.js';
@@ -24,6 +25,7 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
   const key = await ctx.opts.secrets.engineKey(order);
   const network = await ctx.opts.network(order);
   const runDir = ctx.handles.runDir(order);
+  const home = engineHome(ctx, runDir);
   const rendered = ctx.opts.engines.renderer(engine.type).render({
     order,
     engine,
@@ -34,7 +36,7 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     fabricHcas: network.fabricHcas,
     engineKey: key?.key ?? null,
     secretEnv,
-    runDir,
+    runDir: home,
     passEnv: ctx.opts.passEnv,
   });
   const runtime = ctx.runtime(order);
@@ -57,11 +59,32 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     SPT_NOENV: '1',
     [MARKER]: engineKeyOf(order),
   };
-  const shim = await fork(ctx, runDir, rendered.argv, env, rendered.cwd, onShimEnd);
+  const shim = await fork(ctx, runDir, asUser(ctx, rendered.argv), env, rendered.cwd, onShimEnd);
   ctx.opts.fault?.('after_fork');
   const pid = await engineOf(runDir, shim);
   ctx.opts.fault?.('after_pid');
   return running(ctx, update(ctx, order, { state: 'running', shim, engine: pid }));
+}
+
+/** The engine's own folder. With `user` it is all of ours that the engine may write: the records stay the agent's. */
+function engineHome(ctx: Context, runDir: string): string {
+  const home = path.join(runDir, 'home');
+  makeDir(home);
+  const { user } = ctx.opts;
+  if (user === null) return home;
+  chownSync(home, user.uid, user.gid);
+  const replicaDir = path.dirname(runDir);
+  // Passed through, not listed.
+  for (const dir of [ctx.handles.workDir, path.dirname(replicaDir), replicaDir, runDir])
+    chmodSync(dir, 0o711);
+  return home;
+}
+
+/** setpriv becomes the engine by exec, so that the pid on disk stays the engine's. */
+function asUser(ctx: Context, argv: string[]): string[] {
+  const { user } = ctx.opts;
+  if (user === null) return argv;
+  return ['setpriv', `--reuid=${user.uid}`, `--regid=${user.gid}`, '--init-groups', '--', ...argv];
 }
 
 async function fork(
@@ -72,18 +95,17 @@ async function fork(
   cwd: string,
   onEnd: () => void,
 ): Promise<ProcId> {
-  const { user } = ctx.opts;
   let log: number | null = null;
   try {
-    log = openSync(path.join(runDir, 'log'), 'a', 0o600);
-    if (user !== null) for (const p of [runDir, path.join(runDir, 'log')]) chownSync(p, user.uid, user.gid);
+    const file = logFile(runDir);
+    makeDir(path.dirname(file));
+    log = openSync(file, 'a', 0o600);
     // No pipe of ours and a session of its own: nothing of the engine depends on this process (INV-5).
     const child = spawn('/bin/sh', shimArgs(ctx.shim, runDir, ctx.opts.logMaxBytes, argv), {
       detached: true,
       stdio: ['ignore', log, log],
       cwd,
       env,
-      ...(user === null ? {} : user),
     });
     await new Promise<void>((resolve, reject) => {
       child.once('error', reject);

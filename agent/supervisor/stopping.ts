@@ -23,6 +23,8 @@ export async function endTree(ctx: Context, exits: ExitWatch, handle: Handle, te
     const timer = new AbortController();
     await Promise.race([exits.ended(handle), pause(termMs, timer.signal)]);
     timer.abort();
+    // This agent ends: the engine has its time to end in, the next attempt of this order goes on.
+    ctx.closed.throwIfAborted();
   }
   await killTree(ctx, handle);
 }
@@ -34,6 +36,7 @@ export async function killTree(ctx: Context, handle: Handle): Promise<void> {
   for (let wait = 5; ; wait = Math.min(wait * 2, 200)) {
     const left = tree.scan();
     if (left.length === 0) return;
+    ctx.closed.throwIfAborted();
     if (performance.now() - started > KILL_MS) throw incomplete(handle, left);
     // The shim goes last, so that it can record how the engine ended; it leaves by itself.
     const isShim = (p: ProcStat) => p.pid === handle.shim?.pid && p.start === handle.shim.start;
@@ -76,7 +79,8 @@ export async function proveGpus(ctx: Context, handle: Handle, goneAt: number): P
         })),
       );
     }
-    await pause(wait);
+    await pause(wait, ctx.closed);
+    ctx.closed.throwIfAborted();
   }
 }
 

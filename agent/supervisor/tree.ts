@@ -5,6 +5,7 @@
 import path from 'node:path';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import type { ProcId } from '../state/handle.js';
+import { logFile } from './logs.js';
 import { allStats, environHas, fdTarget, isLive, type ProcStat, readStat } from './proc.js';
 
 export const MARKER = 'LLMGW_ENGINE';
@@ -82,7 +83,7 @@ export class EngineTree {
     if (Number(s.start) < this.since) return false;
     if (environHas(s.pid, this.marker)) return true;
     // Names of the run folder's own files: a pager that reads the log has it on another descriptor.
-    const log = path.join(this.runDir, 'log');
+    const log = logFile(this.runDir);
     return (
       fdTarget(s.pid, 1) === log ||
       fdTarget(s.pid, 2) === log ||

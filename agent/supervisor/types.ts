@@ -1,6 +1,5 @@
 // What the supervisor needs from the rest of the agent, as ports: discovery, engine catalogue, secrets, network.
 import type { MemberOrder } from '../../contracts/activities.js';
-import type { EngineEvent } from '../../contracts/engine.js';
 import type { EngineRef } from '../../contracts/ids.js';
 import type { EngineRenderer, ResolvedEngine } from '../engines/types.js';
 import type { PortRange } from '../state/port-leases.js';
@@ -103,7 +102,5 @@ export interface SupervisorOptions {
   deadAfterMs?: number;
   /** INV-2: how long a tree must be gone where nothing else can be known; default 10 s. */
   weakProofMs?: number;
-  /** Called when an event has reached the disk; it stays pending until `ack`. */
-  onEvent?: (event: EngineEvent) => void;
   fault?: (point: FaultPoint) => void;
 }

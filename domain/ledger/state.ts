@@ -103,8 +103,13 @@ export function gpuCounts(state: LedgerState, entry: NodeEntry) {
 /** A member's hold ends only with proof (INV-2); without it the hold is kept and says why. */
 export function endHold(grant: Grant, nodeId: string, proof: StopProof | null): Grant | null {
   if (proof === null) return { ...grant, left: { ...grant.left, [nodeId]: 'the stop is not proven' } };
+  // The tree is gone and GPUs are not: leaked, visible with the pid, not offered.
+  if (proof.leaked.length > 0) return { ...grant, left: { ...grant.left, [nodeId]: leakText(proof) } };
   const members = grant.members.filter(m => m.node !== nodeId);
   if (members.length === 0) return null;
   const { [nodeId]: _, ...left } = grant.left;
   return { ...grant, members, left };
 }
+
+const leakText = (proof: StopProof): string =>
+  `leaked: ${proof.leaked.map(l => `${l.gpu}${l.pids.length === 0 ? '' : ` by pid ${l.pids.join(', ')}`}`).join('; ')}`;

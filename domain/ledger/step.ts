@@ -192,8 +192,9 @@ function endMember(
   const next = endHold(grant, node, proof);
   if (next === null) delete state.grants[fence];
   else state.grants[fence] = next;
-  if (proof === null)
-    note(state, now, `hold of ${grant.replica} left on ${node}: the stop is not proven (fence ${fence})`);
+  const left = next?.left[node];
+  if (left !== undefined)
+    note(state, now, `hold of ${grant.replica} left on ${node}: ${left} (fence ${fence})`);
 }
 
 /** At least the time, so that the table of a rebuilt ledger is newer than what routers hold of the lost one. */

@@ -25,6 +25,12 @@ export function nodeRows(s: LedgerState): NodeRow[] {
       agent_version: n.facts.agent_version,
       conditions: [
         ...n.facts.conditions,
+        ...Object.values(s.grants).flatMap(g => {
+          const left = g.left[n.facts.node_id];
+          return left === undefined
+            ? []
+            : [{ code: 'hold_left', message: `${g.replica} (fence ${g.fence}): ${left}` }];
+        }),
         ...(n.facts.unproven
           ? [{ code: 'unproven', message: 'connected without a certificate: the node id is its own word' }]
           : []),

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { ReserveMsg } from '../../contracts/messages.js';
 import { emptyLedger, gpuCounts, type LedgerState } from '../../domain/ledger/state.js';
 import { type LedgerInput, ledgerStep } from '../../domain/ledger/step.js';
+import { nodeRows } from '../../domain/ledger/view.js';
 import { shapeOf } from '../../domain/replica/make.js';
 import { maskOf, slotsOf } from '../../domain/slots.js';
 import { facts, proof, spec } from './fixtures.js';
@@ -62,6 +63,30 @@ describe('the ledger', () => {
     const waiting = ledgerStep(s, [reserve('b', 'k')], 7_000);
     expect(waiting).toMatchObject([{ do: 'reply', reply: { kind: 'waiting' } }]);
     expect(gpuCounts(s, s.nodes.n1!)).toMatchObject({ free: 0, leaked: 8, held: 0 });
+  });
+
+  it('keeps GPUs that are leaked although the tree is gone, and says which pid holds them (INV-2)', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k')], 5_000);
+    const leaked = { ...proof(), leaked: [{ gpu: 'GPU-7', pids: [4711], used_mib: 900 }] };
+    ledgerStep(
+      s,
+      [
+        {
+          kind: 'release',
+          key: 'r',
+          replica: 'a',
+          fence: 5_000,
+          withdraw: null,
+          members: [{ node: 'n1', proof: leaked }],
+        },
+      ],
+      6_000,
+    );
+    expect(gpuCounts(s, s.nodes.n1!)).toMatchObject({ free: 7, leaked: 1 });
+    expect(nodeRows(s)[0]!.conditions).toMatchObject([
+      { code: 'hold_left', message: expect.stringContaining('pid 4711') },
+    ]);
   });
 
   it('wakes who waits when GPUs come back', () => {

@@ -22,6 +22,7 @@ import { cutArgs, installShim } from '../../agent/supervisor/shim.js';
 let dir: string;
 beforeEach(() => {
   dir = mkdtempSync(path.join(os.tmpdir(), 'llmgw-log-'));
+  mkdirSync(path.join(dir, 'logs'));
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
@@ -38,7 +39,7 @@ describe('lines of a log', () => {
 
   it('are cut at 64 KiB and say how much is missing, without holding the rest', () => {
     writeFileSync(
-      path.join(dir, 'log'),
+      path.join(dir, 'logs/log'),
       Buffer.concat([Buffer.alloc(5 * 1_048_576, 'a'), Buffer.from('\nend\n')]),
     );
     const [long, end] = tailLines(dir, 10);
@@ -47,7 +48,7 @@ describe('lines of a log', () => {
   });
 
   it('show a progress bar that redraws the same thing once, and its latest state', () => {
-    writeFileSync(path.join(dir, 'log'), `${'Loading: 10%\r'.repeat(2_000)}Loading: 20%\r`);
+    writeFileSync(path.join(dir, 'logs/log'), `${'Loading: 10%\r'.repeat(2_000)}Loading: 20%\r`);
     expect(tailLines(dir, 10)).toEqual(['Loading: 10%', 'Loading: 20%']);
   });
 
@@ -66,22 +67,22 @@ describe('a log that grows too large', () => {
 
   it('keeps its head apart and its end in place, says how much it dropped, and goes on being appended to', () => {
     const lines = Array.from({ length: 40_000 }, (_, i) => `line ${i} ${'x'.repeat(60)}`);
-    writeFileSync(path.join(dir, 'log'), `${lines.join('\n')}\n`);
+    writeFileSync(path.join(dir, 'logs/log'), `${lines.join('\n')}\n`);
     expect(cut(1_048_576)).toMatchObject({ status: 0, stderr: '' });
-    appendFileSync(path.join(dir, 'log'), 'after the cut\n');
+    appendFileSync(path.join(dir, 'logs/log'), 'after the cut\n');
     const tail = tailLines(dir, 100_000);
     expect(tail[0]).toMatch(/^\[llmgw: \d+ bytes of this log were dropped before this line\]$/);
     expect(tail.at(-1)).toBe('after the cut');
     expect(tail.at(-2)).toBe(lines.at(-1));
     expect(headLines(dir, 1_000)[0]).toBe(lines[0]);
-    expect(readFileSync(path.join(dir, 'log.head')).length).toBe(1_048_576);
-    writeFileSync(path.join(dir, 'log'), `${'second '.repeat(200_000)}\n`);
+    expect(readFileSync(path.join(dir, 'logs/log.head')).length).toBe(1_048_576);
+    writeFileSync(path.join(dir, 'logs/log'), `${'second '.repeat(200_000)}\n`);
     cut(1_048_576);
     expect(headLines(dir, 1_000)[0]).toBe(lines[0]);
   });
 
   it('is left alone below the bound', () => {
-    writeFileSync(path.join(dir, 'log'), 'short\n');
+    writeFileSync(path.join(dir, 'logs/log'), 'short\n');
     cut(1_048_576);
     expect(tailLines(dir, 10)).toEqual(['short']);
   });
@@ -89,7 +90,7 @@ describe('a log that grows too large', () => {
   it('is followed across the cut', () => {
     const follower = new LogFollower(dir);
     const seen: string[] = [];
-    const file = path.join(dir, 'log');
+    const file = path.join(dir, 'logs/log');
     follower.poll(l => seen.push(l));
     writeFileSync(file, 'one\ntw');
     follower.poll(l => seen.push(l));
@@ -158,26 +159,26 @@ describe('progress of a load', () => {
 
 describe('evidence', () => {
   const put = (replica: string, run: string, bytes: number, at: number) => {
-    const d = path.join(dir, replica, run);
+    const d = path.join(dir, 'evidence', replica, run);
     mkdirSync(d, { recursive: true });
     writeFileSync(path.join(d, 'log-tail'), Buffer.alloc(bytes));
     utimesSync(d, at, at);
   };
   const left = () =>
-    spawnSync('find', ['.', '-name', 'log-tail'], { cwd: dir, encoding: 'utf8' })
+    spawnSync('find', ['.', '-name', 'log-tail'], { cwd: path.join(dir, 'evidence'), encoding: 'utf8' })
       .stdout.trim()
       .split('\n')
       .sort();
 
   it('is kept of the first three and the last five generations', () => {
     for (let f = 1; f <= 10; f++) put('r', `${f}-0`, 1, f);
-    pruneEvidence(dir, { replica: 'r', fence: 10, rank: 0 });
+    pruneEvidence(path.join(dir, 'evidence'), { replica: 'r', fence: 10, rank: 0 });
     expect(left()).toEqual([1, 10, 2, 3, 6, 7, 8, 9].map(f => `./r/${f}-0/log-tail`).sort());
   });
 
   it('takes 64 MiB of a node at most: the oldest goes, the newest stays', () => {
     for (let i = 0; i < 5; i++) put(`r${i}`, '1-0', 20 * 1_048_576, 5 - i);
-    pruneEvidence(dir, { replica: 'r4', fence: 1, rank: 0 });
+    pruneEvidence(path.join(dir, 'evidence'), { replica: 'r4', fence: 1, rank: 0 });
     expect(left()).toEqual(['./r0/1-0/log-tail', './r1/1-0/log-tail', './r4/1-0/log-tail']);
   });
 });

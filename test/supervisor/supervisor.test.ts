@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { isAlive, readStat } from '../../agent/supervisor/proc.js';
@@ -73,6 +73,25 @@ describe('starting', () => {
     expect(ignored & 0b11n).toBe(0n);
   });
 
+  it.runIf(process.getuid?.() === 0)(
+    'runs the engine as another user, who can write its own folder and nothing of ours',
+    async () => {
+      const node = makeNode();
+      const s = await node.supervisor({ user: { uid: 65534, gid: 65534 } });
+      const order = orderFor(uniqueName());
+      const { pid } = await s.launch(order);
+      expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true, pid });
+      expect(readFileSync(`/proc/${pid}/status`, 'utf8')).toMatch(/^Uid:\t65534\t65534/m);
+      const runDir = path.join(node.workDir, 'engines', order.replica, '1000-0');
+      expect(statSync(path.join(runDir, 'home')).uid).toBe(65534);
+      for (const ours of ['', 'handle.json', 'pid', 'logs']) {
+        expect(statSync(path.join(runDir, ours)).uid).toBe(0);
+        expect(statSync(path.join(runDir, ours)).mode & 0o022).toBe(0);
+      }
+      expect(await s.stop(stopOf(order))).toMatchObject({ proof: 'strong' });
+    },
+  );
+
   it('hands the engine key to the probe and keeps it out of the handle and the log', async () => {
     const node = makeNode();
     const secrets = {
@@ -99,7 +118,8 @@ describe('failing', () => {
   it('tells an exit before anything else, keeps evidence, and forgets the event only when acknowledged', async () => {
     const node = makeNode();
     const told: EngineEvent[] = [];
-    const s = await node.supervisor({ onEvent: e => told.push(e) });
+    const s = await node.supervisor();
+    s.onEvent(e => told.push(e));
     const order = orderFor(uniqueName());
     const { pid } = await s.launch(order);
     await s.awaitReady(order, () => {}, never);
@@ -114,9 +134,9 @@ describe('failing', () => {
     s.close();
     const again = await node.supervisor();
     expect(again.pending()).toEqual([event]);
-    again.ack(order.replica, 1000, 0, 2);
+    again.ack({ ...order, seq: 2 });
     expect(again.pending()).toEqual([event]);
-    again.ack(order.replica, 1000, 0, 1);
+    again.ack({ ...order, seq: 1 });
     expect(again.pending()).toEqual([]);
     expect((await node.supervisor()).pending()).toEqual([]);
   });

@@ -1,0 +1,226 @@
+// The workflows on the real Temporal dev server: one server a test file, and in it one namespace for each
+// installation, because `fleet` is a fixed id. Workers keep no workflow in memory unless told so: each task replays.
+import type { WorkflowHandle } from '@temporalio/client';
+import { TestWorkflowEnvironment } from '@temporalio/testing';
+import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
+import { controlActivities, planActivities } from '../../activities/control/index.js';
+import type { ControlActivities } from '../../contracts/activities.js';
+import { controlQueue, FLEET_ID, replicaWorkflowId, WORKFLOW_QUEUE } from '../../contracts/ids.js';
+import type { ReplicaPhase, ReplicaStatus } from '../../contracts/status.js';
+import { findTemporal } from '../../dev/temporal-binary.js';
+import { FleetClient } from '../../server/fleet.js';
+import { type Times, workflowBundle } from './bundle.js';
+import { SimNode } from './sim-node.js';
+
+/** What tests wait on is bounded, so that a fault says what it saw instead of hanging; it measures nothing. */
+const PATIENCE_MS = 15_000;
+const LOOK_MS = 40;
+
+/** Short enough to be waited for, long enough for a busy machine. */
+export const SHORT: Times = {
+  activityHeartbeatTimeout: 2_000,
+  launchScheduleToStart: 1_500,
+  outboxResend: 700,
+  stopAssumed: 1_000,
+  stopMargin: 2_000,
+  pushTimeout: 1_500,
+};
+
+export class TestServer {
+  private namespaces = 0;
+  private readonly installations: Installation[] = [];
+
+  private constructor(private readonly env: TestWorkflowEnvironment) {}
+
+  static async start(): Promise<TestServer> {
+    Runtime.install({ logger: new DefaultLogger('ERROR') });
+    const { path } = await findTemporal();
+    const env = await TestWorkflowEnvironment.createLocal({
+      server: { executable: { type: 'existing-path', path }, log: { format: 'pretty', level: 'error' } },
+    });
+    return new TestServer(env);
+  }
+
+  get nativeConnection() {
+    return this.env.nativeConnection;
+  }
+
+  /** A namespace of its own with the control plane's workers; without `ledger: false` with `fleet` in it. */
+  async install(
+    options: { times?: Times; cached?: number; ledger?: boolean } = {},
+  ): Promise<Installation> {
+    const namespace = `test-${++this.namespaces}`;
+    await this.env.client.workflowService.registerNamespace({
+      namespace,
+      workflowExecutionRetentionPeriod: { seconds: 86_400 as never },
+    });
+    const installation = new Installation(this, namespace);
+    this.installations.push(installation);
+    await installation.start(options.times ?? SHORT, options.cached ?? 0);
+    if (options.ledger !== false) await installation.startLedger();
+    return installation;
+  }
+
+  clientFor(namespace: string) {
+    const { connection } = this.env;
+    return new (this.env.client.constructor as typeof import('@temporalio/client').Client)({
+      connection,
+      namespace,
+    });
+  }
+
+  async stop(): Promise<void> {
+    for (const installation of this.installations) await installation.stop();
+    await this.env.teardown();
+  }
+}
+
+export class Installation {
+  readonly fleet: FleetClient;
+  /** Versions of the route table that were pushed to the control plane instance. */
+  readonly pushed: number[] = [];
+  readonly drains: Parameters<ControlActivities['await_drained']>[0][] = [];
+  /** What a drain answers; the test may let it wait. */
+  onDrain: ControlActivities['await_drained'] = async () => ({ drained: true, outstanding: 0 });
+  readonly queue = controlQueue('cp');
+  private readonly nodes: SimNode[] = [];
+  private readonly workers: { worker: Worker; done: Promise<void> }[] = [];
+
+  constructor(
+    readonly server: TestServer,
+    readonly namespace: string,
+  ) {
+    this.fleet = new FleetClient(server.clientFor(namespace));
+  }
+
+  get client() {
+    return this.fleet.client;
+  }
+
+  async start(times: Times, cached: number): Promise<void> {
+    const common = { connection: this.server.nativeConnection, namespace: this.namespace } as const;
+    await this.run({
+      ...common,
+      taskQueue: WORKFLOW_QUEUE,
+      workflowBundle: await workflowBundle(times),
+      maxCachedWorkflows: cached,
+      activities: planActivities(() => this.fleet.ledger()),
+      activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
+    });
+    await this.run({
+      ...common,
+      taskQueue: this.queue,
+      activities: controlActivities({
+        refreshRoutes: async () => {
+          this.pushed.push((await this.fleet.routes()).version);
+        },
+        awaitDrained: input => {
+          this.drains.push(input);
+          return this.onDrain(input);
+        },
+      }),
+      activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
+    });
+  }
+
+  private async run(options: Parameters<typeof Worker.create>[0]): Promise<void> {
+    const worker = await Worker.create(options);
+    this.workers.push({ worker, done: worker.run() });
+  }
+
+  async startLedger(): Promise<void> {
+    await this.fleet.register({ instance: 'cp', queue: this.queue, peer_addr: null, version: '0.1.0' });
+  }
+
+  /** A connected node whose worker polls. */
+  async node(id: string, gpus = 8): Promise<SimNode> {
+    const node = await this.silentNode(id, gpus).start();
+    return node.hello();
+  }
+
+  /** A node that has neither a worker nor said hello. */
+  silentNode(id: string, gpus = 8): SimNode {
+    const node = new SimNode(this, id, gpus);
+    this.nodes.push(node);
+    return node;
+  }
+
+  async startReplica(name: string, spec: Record<string, unknown> = {}): Promise<Replica> {
+    const handle = await this.client.workflow.start('replica', {
+      taskQueue: WORKFLOW_QUEUE,
+      workflowId: replicaWorkflowId(name),
+      workflowIdConflictPolicy: 'FAIL',
+      args: [{ model: 'Qwen/Qwen3-8B', engine: 'vllm', ...spec }],
+    });
+    return new Replica(this, name, handle);
+  }
+
+  /** Polls until the ledger, the table or whatever `look` reads is as wanted. */
+  ledgerHandle = (): WorkflowHandle => this.client.workflow.getHandle(FLEET_ID);
+
+  async stop(): Promise<void> {
+    for (const node of this.nodes) await node.end();
+    for (const { worker } of this.workers) if (worker.getState() === 'RUNNING') worker.shutdown();
+    for (const { done } of this.workers) await done;
+  }
+}
+
+export class Replica {
+  constructor(
+    private readonly installation: Installation,
+    readonly name: string,
+    readonly handle: WorkflowHandle,
+  ) {}
+
+  status = (): Promise<ReplicaStatus> => this.handle.query<ReplicaStatus>('status');
+  apply = (spec: unknown): Promise<{ result: string; reason: string }> =>
+    this.handle.executeUpdate('apply', { args: [spec] });
+  restart = (): Promise<{ result: string }> => this.handle.executeUpdate('restart');
+
+  /** The status once `phase` is reached (in `generation`, if given). */
+  async reaches(phase: ReplicaPhase, generation?: number): Promise<ReplicaStatus> {
+    return eventually(
+      this.status,
+      s => s.phase === phase && (generation === undefined || s.generation === generation),
+      `replica/${this.name} is ${phase}${generation === undefined ? '' : ` in generation ${generation}`}`,
+    );
+  }
+
+  /** Resolves with how the workflow ended. */
+  async ended(): Promise<{ status: string; type: string | null; message: string; details: unknown }> {
+    const error = await this.handle.result().then(
+      () => null,
+      // biome-ignore lint/suspicious/noExplicitAny: the failure's shape is Temporal's
+      (err: any) => err,
+    );
+    const { status } = await this.handle.describe();
+    return {
+      status: status.name,
+      type: error?.cause?.type ?? null,
+      message: error?.cause?.message ?? '',
+      details: error?.cause?.details?.[0],
+    };
+  }
+
+  /** The endpoint in the route table, or undefined. */
+  async route() {
+    const { endpoints } = await this.installation.fleet.routes();
+    return endpoints.find(e => e.replica === this.name);
+  }
+}
+
+/** Looks until `good`; says what it saw last when it never is. */
+export async function eventually<T>(
+  look: () => Promise<T> | T,
+  good: (seen: T) => boolean,
+  what: string,
+  patience = PATIENCE_MS,
+): Promise<T> {
+  const until = Date.now() + patience;
+  for (;;) {
+    const seen = await look();
+    if (good(seen)) return seen;
+    if (Date.now() > until) throw new Error(`not true in time: ${what}. Last seen: ${JSON.stringify(seen)}`);
+    await new Promise(resolve => setTimeout(resolve, LOOK_MS));
+  }
+}

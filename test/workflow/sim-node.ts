@@ -1,0 +1,265 @@
+// A node for workflow tests: a real activity worker on `node-<id>`, and behind it a supervisor that the test steers.
+// What isn't steered goes well: engines start, serve at once and stop with a strong proof.
+import { CompleteAsyncError, Context } from '@temporalio/activity';
+import { ApplicationFailure } from '@temporalio/common';
+import { Worker } from '@temporalio/worker';
+import type {
+  MemberOrder,
+  NodeActivities,
+  Prepared,
+  ReadyResult,
+  Spawned,
+  StopOrder,
+} from '../../contracts/activities.js';
+import type { EngineEvent, FailureDigest, StopProof } from '../../contracts/engine.js';
+import { ERRORS, type ErrorCode } from '../../contracts/errors.js';
+import { nodeQueue } from '../../contracts/ids.js';
+import type { Inventory } from '../../contracts/inventory.js';
+import type { NodeHello } from '../../contracts/messages.js';
+import type { Installation } from './harness.js';
+
+type Steered = 'launch' | 'await_ready' | 'stop';
+interface Orders {
+  launch: MemberOrder;
+  await_ready: MemberOrder;
+  stop: StopOrder;
+}
+interface Answers {
+  launch: Prepared & Spawned;
+  await_ready: ReadyResult;
+  stop: StopProof;
+}
+
+/** One call that waits for the test. */
+export interface Held<K extends Steered> {
+  /** The order, once the call has come. */
+  called: Promise<Orders[K]>;
+  answer(result: Answers[K]): void;
+  /** Fails it as the agent would. */
+  refuse(code: ErrorCode, sentence: string): void;
+}
+
+const BEAT_MS = 200;
+
+export class SimNode {
+  /** Every call that arrived, in order. */
+  readonly calls: { activity: Steered; fence: number; reason: string }[] = [];
+  session = 0;
+  private readonly held: { [K in Steered]: ((order: Orders[K]) => Promise<Answers[K]>)[] } = {
+    launch: [],
+    await_ready: [],
+    stop: [],
+  };
+  private worker: { worker: Worker; done: Promise<void> } | null = null;
+  private lost = new AbortController();
+  private pids = 1000;
+
+  constructor(
+    readonly installation: Installation,
+    readonly id: string,
+    readonly gpus = 8,
+  ) {}
+
+  /** The agent starts: its worker polls. */
+  async start(): Promise<this> {
+    this.lost = new AbortController();
+    const worker = await Worker.create({
+      connection: this.installation.server.nativeConnection,
+      namespace: this.installation.namespace,
+      taskQueue: nodeQueue(this.id),
+      activities: this.activities(),
+      maxHeartbeatThrottleInterval: BEAT_MS,
+      activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
+    });
+    this.worker = { worker, done: worker.run() };
+    return this;
+  }
+
+  /** Ends the agent's worker; `kill`: what it was doing is never reported to Temporal. */
+  async end({ kill = false } = {}): Promise<void> {
+    if (kill) this.lost.abort();
+    if (this.worker?.worker.getState() === 'RUNNING') this.worker.worker.shutdown();
+    await this.worker?.done;
+    this.worker = null;
+  }
+
+  /** The next call of `activity` waits until the test ends it. Several are taken in turn. */
+  hold<K extends Steered>(activity: K): Held<K> {
+    let arrived!: (order: Orders[K]) => void;
+    let answer!: (result: Answers[K]) => void;
+    let fail!: (error: Error) => void;
+    const called = new Promise<Orders[K]>(resolve => {
+      arrived = resolve;
+    });
+    const result = new Promise<Answers[K]>((resolve, reject) => {
+      answer = resolve;
+      fail = reject;
+    });
+    result.catch(() => undefined);
+    this.held[activity].push(order => {
+      arrived(order);
+      return result;
+    });
+    return {
+      called,
+      answer,
+      refuse: (code, message) =>
+        fail(
+          ApplicationFailure.create({ type: code, message, nonRetryable: !ERRORS[code].retryable }),
+        ),
+    };
+  }
+
+  /** Every call of `activity` is refused, until told otherwise by `null`. */
+  refuseAll: Partial<Record<Steered, { code: ErrorCode; sentence: string } | null>> = {};
+
+  /** Hello of a new session. */
+  async hello(over: Partial<NodeHello> = {}): Promise<this> {
+    this.session = over.session ?? this.session + 1;
+    await this.installation.fleet.hello(this.id, {
+      session: this.session,
+      instance: 'cp',
+      peer_addr: null,
+      boot_id: 'boot-1',
+      protocol_version: 1,
+      agent_version: '0.1.0',
+      capabilities: [],
+      proven: true,
+      clock_offset_ms: 0,
+      heartbeat_interval_ms: 5_000,
+      inventory: inventory(this.id, this.gpus),
+      engines: [],
+      ...over,
+    });
+    return this;
+  }
+
+  /** The engine of that fence ended by itself; told as the control plane tells it. */
+  exit(replica: string, fence: number, failure: Partial<FailureDigest> = {}, seq = 1): Promise<unknown> {
+    return this.installation.fleet.engineEvent(exitEvent(replica, fence, failure, seq));
+  }
+
+  countOf(activity: Steered): number {
+    return this.calls.filter(c => c.activity === activity).length;
+  }
+
+  private activities(): NodeActivities {
+    const unused = async (): Promise<never> => {
+      throw ApplicationFailure.nonRetryable('no workflow of this release calls it');
+    };
+    return {
+      launch: order =>
+        this.run('launch', order, () => ({
+          gpus: order.slots.map(slot => gpuId(this.id, slot)),
+          ports: { http: 20_000 + (order.fence % 1_000) },
+          mgmt_addr: '127.0.0.1',
+          key_id: 'k1',
+          pid: ++this.pids,
+          adopted: false,
+        })),
+      await_ready: order =>
+        this.run('await_ready', order, () => ({
+          ready: true,
+          pid: this.pids,
+          model_ids: [order.spec.served_model_name],
+        })),
+      stop: order => this.run('stop', order, () => strongProof()),
+      prepare: unused,
+      spawn: unused,
+      inspect: unused,
+    };
+  }
+
+  /** Heartbeats while it works. A cancelled attempt ends; one of a killed agent is never heard of again. */
+  private async run<K extends Steered>(
+    activity: K,
+    order: Orders[K],
+    well: () => Answers[K],
+  ): Promise<Answers[K]> {
+    const context = Context.current();
+    this.calls.push({ activity, fence: order.fence, reason: 'reason' in order ? order.reason : '' });
+    const no = this.refuseAll[activity];
+    if (no) {
+      const { retryable } = ERRORS[no.code];
+      throw ApplicationFailure.create({ type: no.code, message: no.sentence, nonRetryable: !retryable });
+    }
+    context.heartbeat();
+    const beat = setInterval(() => context.heartbeat(), BEAT_MS);
+    const { signal } = this.lost;
+    const vanished = new Promise<never>((_, reject) => {
+      signal.addEventListener('abort', () => reject(new CompleteAsyncError()), { once: true });
+    });
+    vanished.catch(() => undefined);
+    try {
+      const held = this.held[activity].shift();
+      const work = held === undefined ? Promise.resolve(well()) : held(order);
+      return await Promise.race([work, context.cancelled, vanished]);
+    } finally {
+      clearInterval(beat);
+    }
+  }
+}
+
+export const gpuId = (node: string, slot: number): string => `GPU-${node}-${slot}`;
+
+export const strongProof = (): StopProof => ({ proof: 'strong', at: '2026-01-01T00:00:00Z', leaked: [] });
+
+export function exitEvent(
+  replica: string,
+  fence: number,
+  failure: Partial<FailureDigest> = {},
+  seq = 1,
+): EngineEvent {
+  return {
+    replica,
+    fence,
+    rank: 0,
+    seq,
+    kind: 'exited',
+    at: '2026-01-01T00:00:00Z',
+    requested: false,
+    failure: {
+      code: 'ENGINE_FAILED',
+      class: 'retry',
+      sentence: 'the engine was killed',
+      exit: { code: null, signal: 'SIGKILL' },
+      tail: ['last line of the log'],
+      evidence: '/var/lib/llmgw-agent/evidence',
+      ...failure,
+    },
+  };
+}
+
+/** `count` equal GPUs in one NVLink island, engine `vllm`. */
+export function inventory(nodeId: string, count: number, over: Partial<Inventory> = {}): Inventory {
+  const uuids = Array.from({ length: count }, (_, slot) => gpuId(nodeId, slot));
+  return {
+    node_id: nodeId,
+    boot_id: 'boot-1',
+    agent_version: '0.1.0',
+    mgmt_addr: '127.0.0.1',
+    labels: {},
+    source: 'simulated',
+    driver_version: '580.95.05',
+    gpus: uuids.map((uuid, index) => ({
+      index,
+      uuid,
+      name: 'NVIDIA H100 80GB HBM3',
+      pci_bus_id: null,
+      memory_total_mib: 81_559,
+      memory_free_mib: 81_000,
+      foreign_mib: 0,
+      compute_capability: '9.0',
+      mig: false,
+      usable: true,
+      reason: null,
+    })),
+    nvlink_islands: count > 1 ? [uuids] : [],
+    hcas: [],
+    fabrics: [],
+    engines: [{ name: 'vllm', type: 'vllm', version: '0.33.0', launch_mode: 'mp', problems: [] }],
+    certificate: null,
+    conditions: [],
+    ...over,
+  };
+}
