@@ -65,6 +65,8 @@ export interface EndpointMsg {
   fence: number;
   /** null takes the replica's endpoint of that fence out of the table. */
   endpoint: Endpoint | null;
+  /** An answer is needed: a drain waits for the version. Else delivery is enough, and a workflow task is saved. */
+  answer: boolean;
 }
 
 export type LedgerMsg = ReserveMsg | ReleaseMsg | RenewMsg | EndpointMsg;
@@ -74,6 +76,8 @@ export type LedgerReply =
   | { kind: 'granted'; key: string; fence: number; members: GrantMember[]; why: string }
   /** `hopeless`: no node that isn't excluded could host it even if it were empty. */
   | { kind: 'waiting'; key: string; reason: string; hopeless: boolean }
+  /** An earlier run of this replica (terminated, or cancelled without proof) left an engine: stop it, release, ask again. */
+  | { kind: 'stale'; key: string; fence: number; members: GrantMember[] }
   /** `queues`: of the control plane instances that are alive. */
   | { kind: 'ack'; key: string; version: number; queues: string[] };
 

@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { logVerbosity, setLogVerbosity } from '@grpc/grpc-js';
 import { controlQueue } from '../contracts/ids.js';
 import { TIMING } from '../contracts/timing.js';
 import { parseHostPort } from '../lib/address.js';
@@ -69,6 +70,8 @@ export async function runServerCommand(options: ServerOptions): Promise<number> 
 
 /** Runs until the signal aborts; rejects when it can't start or a worker has failed for good. */
 export async function runServer(config: ServerConfig, log: Logger, signal: AbortSignal): Promise<void> {
+  // grpc-js would print its own lines; what matters of them is in ours.
+  setLogVerbosity(logVerbosity.NONE);
   const instance = instanceId(config.state_dir);
   const tls = config.tls === null ? null : loadTlsFiles(config.tls, 'server');
   const tokenKeys = proxyKeys(config, log);

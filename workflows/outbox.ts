@@ -36,6 +36,9 @@ export class LedgerOutbox {
       this.sending.add(msg.key);
       void getExternalWorkflowHandle(FLEET_ID)
         .signal(msg.kind, msg)
+        .then(() => {
+          if (msg.kind === 'endpoint' && !msg.answer) this.acked(msg.key);
+        })
         // Not found: the control plane starts the ledger again within seconds; resend brings it there.
         .catch(() => undefined);
     }

@@ -21,6 +21,7 @@ export const LOG_HEAD_BYTES = 1_048_576;
 // - The engine is the foreground command: a shell starts background commands with SIGINT ignored, and Python then
 //   never installs its handler. Traps are no-ops, not ignores, since an ignored signal would be inherited.
 // - The pid is written by a second shell that then becomes the engine by exec: start time and pid don't change.
+// - The shell's own stderr is closed while it waits: it would write "Killed" into the engine's log.
 // - A status above 128 is a signal: a shell can't tell it from an exit with that code, and programs exit with those
 //   codes to say just that.
 // - `log` is emptied in place; everybody appends (O_APPEND), so that the next line lands at the new end.
@@ -70,12 +71,14 @@ run)
   trap : HUP INT QUIT TERM
   /bin/sh "$self" bound "$dir" "$max" 9>&- >/dev/null 2>&1 &
   bounder=$!
+  exec 8>&2 2>/dev/null
   PATH=$engine_path /bin/sh "$self" child "$dir" "$max" "$@"
   status=$?
   if [ "$status" -gt 128 ]; then put exit "signal $((status - 128))"; else put exit "code $status"; fi
   kill "$bounder" 2>/dev/null
   ;;
 child)
+  exec 2>&8 8>&-
   stat_of $$ && put pid "$$ $start" || exit 126
   PATH=$engine_path
   export PATH

@@ -62,6 +62,7 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
     case 'endpoint': {
       if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence, now);
       else setEndpoint(state, input.replica, input.endpoint, now);
+      if (!input.answer) return;
       effects.push({
         do: 'reply',
         replica: input.replica,
@@ -112,6 +113,16 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
     effects.push({ do: 'reply', replica: msg.replica, reply: grantedReply(granted) });
     return;
   }
+  const stale = leftByEarlierRun(state, msg);
+  if (stale !== undefined) {
+    const { fence, members } = stale;
+    effects.push({
+      do: 'reply',
+      replica: msg.replica,
+      reply: { kind: 'stale', key: msg.key, fence, members },
+    });
+    return;
+  }
   const { kind: _, ...want } = msg;
   const at = state.waiting.findIndex(w => w.replica === msg.replica);
   if (at >= 0 && state.waiting[at]!.key === msg.key) {
@@ -121,6 +132,16 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
   }
   if (at >= 0) state.waiting.splice(at, 1);
   state.waiting.push({ ...want, since: now, told: '' });
+}
+
+/** Only where every node can be asked to stop it: what is on a node that is away stays held (INV-2) and is passed by. */
+function leftByEarlierRun(state: LedgerState, msg: ReserveMsg): Grant | undefined {
+  return Object.values(state.grants).find(
+    g =>
+      g.replica === msg.replica &&
+      g.first_run_id !== msg.first_run_id &&
+      g.members.every(m => state.nodes[m.node]?.facts.state === 'connected'),
+  );
 }
 
 /** Highest priority first, then who waits longest. A shape that doesn't fit holds nobody else back. */

@@ -117,6 +117,7 @@ export function endpointMsg(s: ReplicaState, state: 'ready' | 'draining' | null)
     replica: s.name,
     run_id: s.first_run_id,
     fence: s.fence!,
+    answer: state === 'draining',
     endpoint:
       state === null
         ? null

@@ -141,6 +141,12 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
       { do: 'launch', node: node(s), order: make.order(s) },
     ];
   }
+  if (r.kind === 'stale') {
+    s.reserving = null;
+    s.fence = r.fence;
+    s.grant = { members: r.members, why: 'left by an earlier run' };
+    return stop(s, now, { next: 'renew' }, `stopping what an earlier run left (fence ${r.fence})`);
+  }
   if (r.hopeless && !s.ever_ready) return end(s, now, 'DOES_NOT_FIT', r.reason);
   s.reason = `waiting for GPUs: ${r.reason}`;
   log(s, now, s.reason);

@@ -89,6 +89,43 @@ describe('the ledger', () => {
     ]);
   });
 
+  it('has a new run stop first what an earlier run of the same replica left (INV-1, INV-5)', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k')], 5_000);
+    const next = { ...reserve('a', 'k2'), first_run_id: 'y' };
+    expect(ledgerStep(s, [next], 6_000)).toMatchObject([
+      { reply: { kind: 'stale', key: 'k2', fence: 5_000, members: [{ node: 'n1', slots: [0] }] } },
+    ]);
+    const { kind: _, ...rest } = next;
+    const renew = {
+      ...rest,
+      kind: 'renew' as const,
+      key: 'k3',
+      release: { fence: 5_000, members: [{ node: 'n1', proof: proof() }] },
+    };
+    expect(ledgerStep(s, [renew], 7_000)).toMatchObject([
+      { reply: { kind: 'granted', key: 'k3', fence: 7_000 } },
+    ]);
+    expect(Object.keys(s.grants)).toEqual(['7000']);
+  });
+
+  it('does not wait for a node that is away to stop what an earlier run left there', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k')], 5_000);
+    const away = facts({ seq: 2, state: 'silent' });
+    const other = facts({ node_id: 'n2' });
+    ledgerStep(
+      s,
+      [
+        { kind: 'node', facts: away },
+        { kind: 'node', facts: other },
+      ],
+      5_500,
+    );
+    const effects = ledgerStep(s, [{ ...reserve('a', 'k2'), first_run_id: 'y' }], 6_000);
+    expect(effects).toMatchObject([{ reply: { kind: 'granted', members: [{ node: 'n2' }] } }]);
+  });
+
   it('wakes who waits when GPUs come back', () => {
     const s = withNode();
     ledgerStep(
@@ -137,7 +174,7 @@ describe('the ledger', () => {
     };
     const effects = ledgerStep(
       s,
-      [{ kind: 'endpoint', key: 'e', replica: 'a', run_id: 'x', fence: 5_000, endpoint }],
+      [{ kind: 'endpoint', key: 'e', replica: 'a', run_id: 'x', fence: 5_000, endpoint, answer: true }],
       6_000,
     );
     expect(effects).toMatchObject([{ do: 'reply' }, { do: 'routes', version: 6_000, queues: ['q1'] }]);

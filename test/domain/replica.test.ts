@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { backOff } from '../../domain/replica/failure.js';
 import { statusOf } from '../../domain/replica/view.js';
-import { Bench, digest } from './fixtures.js';
+import { Bench, digest, proof } from './fixtures.js';
 
 describe('a replica', () => {
   it('goes from pending over placing and loading to ready, and publishes its endpoint', () => {
@@ -204,6 +204,30 @@ describe('a replica', () => {
       do: 'ledger',
       msg: { kind: 'renew', release: { members: [{ proof: { proof: 'never_started' } }] } },
     });
+  });
+
+  it('stops and releases what an earlier run left before it takes GPUs of its own', () => {
+    const b = new Bench();
+    b.send({
+      type: 'ledger',
+      reply: {
+        kind: 'stale',
+        key: b.state.reserving!,
+        fence: 50,
+        members: [{ node: 'n1', rank: 0, slots: [3] }],
+      },
+    });
+    expect(b.state.phase).toBe('stopping');
+    expect(b.last).toMatchObject(
+      expect.arrayContaining([
+        { do: 'stop', orders: [{ node: 'n1', order: expect.objectContaining({ fence: 50 }) }] },
+      ]),
+    );
+    b.send({ type: 'stopped', fence: 50, proofs: [{ node: 'n1', proof: proof() }] });
+    expect(b.state.phase).toBe('pending');
+    expect(b.last).toMatchObject([{ do: 'ledger', msg: { kind: 'renew', release: { fence: 50 } } }]);
+    b.ready();
+    expect(b.state).toMatchObject({ generation: 1, failures: [] });
   });
 
   it('survives a JSON round trip in every phase (continue-as-new)', () => {

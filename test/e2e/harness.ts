@@ -1,7 +1,7 @@
 // A private installation of real processes: Temporal's dev server, control plane, agent, router, each started as its
 // command line says, so that a test can kill any of them and start it again. One for each test file.
-import { execFileSync, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -53,7 +53,6 @@ export interface Installation {
   dir: string;
   pki: string;
   ports: Ports;
-  engineStart: number;
   temporal: Service;
   server: Service;
   agent: Service;
@@ -69,12 +68,16 @@ export interface Installation {
   file(name: string, content: string | object): string;
   /** null: there is no such replica. */
   status(name: string): Promise<ReplicaStatus | null>;
+  /** Waits until the router offers the model. */
+  untilServed(model: string): Promise<void>;
   untilPhase(name: string, phase: ReplicaStatus['phase'], generation?: number): Promise<ReplicaStatus>;
   /** Waits until the workflow is closed: COMPLETED, CANCELED, FAILED…, and its failure's message. */
   closed(name: string): Promise<{ status: string; failure: string | null }>;
   history(name: string): Promise<HistoryEvent[]>;
   nodes(): Promise<NodeRow[]>;
   routes(): Promise<RouteTable>;
+  /** Ids of `/v1/models` of the router. */
+  models(): Promise<string[]>;
   chat(model: string): Promise<Answer>;
   stream(model: string): Promise<Answer>;
   engines(replica?: string): Marked[];
@@ -167,7 +170,6 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
     dir,
     pki,
     ports,
-    engineStart: 0,
     temporal,
     server,
     agent,
@@ -181,7 +183,7 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
       }),
     deploy: (name, spec) =>
       installation.temporalCli(
-        ...['workflow', 'start', '--type', 'replica', '--task-queue', 'llmgw', '--id-conflict-policy', 'Fail'],
+        ...['workflow', 'start', '--type', 'replica', '--task-queue', 'llmgw', '--fail-existing'],
         ...['--workflow-id', `replica/${name}`, '--input-file', installation.file(`${name}.json`, spec)],
       ),
     file: (name, content) => {
@@ -190,6 +192,9 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
       return file;
     },
     status: name => getJson<ReplicaStatus>(`${http}/v1/replicas/${name}`),
+    untilServed: async model => {
+      await waitFor(`the router to offer ${model}`, async () => (await models(base)).includes(model));
+    },
     untilPhase: async (name, phase, generation) => {
       let last: ReplicaStatus | null = null;
       return await waitFor(
@@ -216,6 +221,7 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
     },
     nodes,
     routes: async () => (await getJson<RouteTable>(`${http}/v1/routes`)) ?? { version: 0, endpoints: [] },
+    models: () => models(base),
     chat: model => ask(base, model, false),
     stream: model => ask(base, model, true),
     engines: replica => marked(dir, replica),
@@ -345,6 +351,10 @@ export function run(
   });
 }
 
+/** All of it came: the last token's reason, and for a stream its end mark. */
+export const isComplete = ({ text }: Answer, streamed: boolean): boolean =>
+  /"finish_reason":\s*"(stop|length)"/.test(text) && (!streamed || text.trimEnd().endsWith('data: [DONE]'));
+
 async function ask(base: string, model: string, stream: boolean): Promise<Answer> {
   const res = await fetch(`${base}/v1/chat/completions`, {
     method: 'POST',
@@ -352,6 +362,11 @@ async function ask(base: string, model: string, stream: boolean): Promise<Answer
     body: JSON.stringify({ model, stream, messages: [{ role: 'user', content: 'Hello' }] }),
   });
   return { status: res.status, text: await res.text() };
+}
+
+async function models(base: string): Promise<string[]> {
+  const listed = await getJson<{ data: { id: string }[] }>(`${base}/v1/models`);
+  return (listed?.data ?? []).map(model => model.id);
 }
 
 /** null: not there, or nobody answers. */

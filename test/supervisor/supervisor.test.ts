@@ -127,6 +127,8 @@ describe('failing', () => {
     const event = await until(() => told[0]);
     expect(event).toMatchObject({ replica: order.replica, fence: 1000, seq: 1, requested: false });
     expect(event.failure.exit).toEqual({ code: null, signal: 'SIGKILL' });
+    // The shell says "Killed" of its child: that is no line of the engine's and explains nothing.
+    expect(JSON.stringify(event.failure)).not.toContain('Killed');
     expect(event.failure.tail.join()).toContain('starting pid');
     expect(existsSync(path.join(event.failure.evidence!, 'log-tail'))).toBe(true);
     await until(() => existsSync(path.join(event.failure.evidence!, 'gpus.json')));

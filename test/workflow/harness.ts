@@ -1,12 +1,12 @@
 // The workflows on the real Temporal dev server: one server a test file, and in it one namespace for each
 // installation, because `fleet` is a fixed id. Workers keep no workflow in memory unless told so: each task replays.
-import type { WorkflowHandle } from '@temporalio/client';
+import { Client, type WorkflowHandle } from '@temporalio/client';
 import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { controlActivities, planActivities } from '../../activities/control/index.js';
 import type { ControlActivities } from '../../contracts/activities.js';
 import { controlQueue, FLEET_ID, replicaWorkflowId, WORKFLOW_QUEUE } from '../../contracts/ids.js';
-import type { ReplicaPhase, ReplicaStatus } from '../../contracts/status.js';
+import type { NodeRow, ReplicaPhase, ReplicaStatus } from '../../contracts/status.js';
 import { findTemporal } from '../../dev/temporal-binary.js';
 import { FleetClient } from '../../server/fleet.js';
 import { type Times, workflowBundle } from './bundle.js';
@@ -61,12 +61,9 @@ export class TestServer {
     return installation;
   }
 
-  clientFor(namespace: string) {
+  clientFor(namespace: string): Client {
     const { connection } = this.env;
-    return new (this.env.client.constructor as typeof import('@temporalio/client').Client)({
-      connection,
-      namespace,
-    });
+    return new Client({ connection, namespace });
   }
 
   async stop(): Promise<void> {
@@ -155,8 +152,17 @@ export class Installation {
     return new Replica(this, name, handle);
   }
 
-  /** Polls until the ledger, the table or whatever `look` reads is as wanted. */
   ledgerHandle = (): WorkflowHandle => this.client.workflow.getHandle(FLEET_ID);
+
+  /** The node's row in `ctl nodes`, once it is as wanted. */
+  async row(nodeId: string, good: (row: NodeRow) => boolean, what: string): Promise<NodeRow> {
+    const row = await eventually(
+      async () => (await this.fleet.nodes()).find(r => r.node_id === nodeId),
+      r => r !== undefined && good(r),
+      `${nodeId} ${what}`,
+    );
+    return row!;
+  }
 
   async stop(): Promise<void> {
     for (const node of this.nodes) await node.end();
