@@ -3,6 +3,7 @@
 import {
   ApplicationFailure,
   type Client,
+  WorkflowFailedError,
   WorkflowNotFoundError,
   WorkflowUpdateFailedError,
 } from '@temporalio/client';
@@ -83,18 +84,25 @@ export class Replicas {
     return rows.sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 
-  /** The status with the live figures of the stream in it. */
+  /** The status with the live figures of the stream in it; of a closed workflow, how it ended. */
   async show(name: string): Promise<ReplicaStatus & { source: 'workflow' | 'describe' }> {
-    const id = replicaWorkflowId(name);
-    try {
-      const status = await this.fleet.query<ReplicaStatus>(id, 'status');
-      return { ...this.withLive(status), source: 'workflow' };
-    } catch (err) {
-      if (err instanceof WorkflowNotFoundError) throw notFound(name);
-      const described = await this.describe(name);
-      if (described === null) throw err;
-      return described;
-    }
+    const row = await this.describe(name);
+    const status = await this.fleet.query<ReplicaStatus>(replicaWorkflowId(name), 'status').catch(err => {
+      // A spec that was refused never had a status: its end says all.
+      if (row.closed || err instanceof LlmgwError) return null;
+      throw err;
+    });
+    if (status === null) return { ...nothingKnown, ...row.row };
+    // What a closed workflow answers is how it was when it closed; terminated ones closed in the middle of something.
+    if (row.closed)
+      return {
+        ...status,
+        phase: row.row.phase,
+        reason: row.row.reason,
+        since: row.row.since,
+        source: 'workflow',
+      };
+    return { ...this.withLive(status), source: 'workflow' };
   }
 
   async deploy(raw: unknown): Promise<DeployResult> {
@@ -174,38 +182,63 @@ export class Replicas {
     };
   }
 
-  private async describe(name: string): Promise<(ReplicaStatus & { source: 'describe' }) | null> {
+  /** Why a closed workflow ended, in its own words. */
+  private async endOf(name: string, status: string): Promise<string> {
+    if (status === 'CANCELED') return 'stopped as asked';
+    if (status === 'TERMINATED')
+      return 'workflow terminated: its engine was not asked to stop, a new run of this id stops it first';
+    if (status !== 'FAILED') return `workflow ${status.toLowerCase()}`;
+    try {
+      await this.client.connection.withDeadline(Date.now() + QUERY_MS, () =>
+        this.client.workflow.getHandle(replicaWorkflowId(name)).result(),
+      );
+      return 'workflow failed';
+    } catch (err) {
+      return err instanceof WorkflowFailedError && err.cause instanceof Error
+        ? err.cause.message
+        : 'workflow failed';
+    }
+  }
+
+  /** Temporal's own description: needs no worker. Throws REPLICA_NOT_FOUND. */
+  private async describe(
+    name: string,
+  ): Promise<{ closed: boolean; row: ReplicaRow & { source: 'describe' } }> {
     try {
       const d = await this.client.connection.withDeadline(Date.now() + QUERY_MS, () =>
         this.client.workflow.getHandle(replicaWorkflowId(name)).describe(),
       );
+      const closed = d.status.name !== 'RUNNING';
+      const end = closed ? await this.endOf(name, d.status.name) : '';
       const row = describedRow({
         name,
         status: d.status.name,
         memo: d.memo ?? {},
         closed: d.closeTime,
         started: d.startTime,
+        end,
       });
-      return {
-        ...row,
-        deadline: null,
-        fence: null,
-        spec_hash: '',
-        progress: null,
-        members: [],
-        placement: { why: null },
-        restarts: { in_window: 0, left: 0 },
-        last_failure: null,
-        journal: [],
-        spec: { model: row.model, served_model_name: row.model, engine: '' },
-        source: 'describe',
-      };
-    } catch {
-      // The caller tells of the first fault, which says more.
-      return null;
+      return { closed, row };
+    } catch (err) {
+      if (err instanceof WorkflowNotFoundError) throw notFound(name);
+      throw err;
     }
   }
 }
+
+/** What a workflow that doesn't answer leaves open. */
+const nothingKnown: Omit<ReplicaStatus, keyof ReplicaRow> & { members: [] } = {
+  deadline: null,
+  fence: null,
+  spec_hash: '',
+  progress: null,
+  members: [],
+  placement: { why: null },
+  restarts: { in_window: 0, left: 0 },
+  last_failure: null,
+  journal: [],
+  spec: { model: '', served_model_name: '', engine: '' },
+};
 
 function notFound(name: string): LlmgwError {
   return new LlmgwError('REPLICA_NOT_FOUND', `there is no replica/${name}`);
@@ -230,6 +263,8 @@ function describedRow(w: {
   memo: Record<string, unknown>;
   closed: Date | undefined;
   started: Date;
+  /** Why it ended, of a closed one. */
+  end?: string;
 }): ReplicaRow & { source: 'describe' } {
   const text = (v: unknown): string => (typeof v === 'string' ? v : '');
   const phase =
@@ -244,7 +279,7 @@ function describedRow(w: {
     reason:
       w.status === 'RUNNING'
         ? 'its workflow does not answer; this is what Temporal has of it'
-        : `workflow ${w.status.toLowerCase()}`,
+        : (w.end ?? `workflow ${w.status.toLowerCase()}`),
     since: (w.closed ?? w.started).toISOString(),
     generation: 0,
     node: text(w.memo.node),

@@ -53,7 +53,7 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
     case 'drained':
       if (ev.fence !== s.fence || s.phase !== 'draining') return [];
       if (!ev.drained) log(s, now, `drain_timeout reached with ${ev.outstanding} requests outstanding`);
-      return stop(s, now, s.after_stop ?? { next: 'renew' }, s.reason.replace(/^draining: /, ''));
+      return stop(s, now, s.after_stop ?? { next: 'renew' }, s.reason);
     case 'timer':
       return onTimer(s, ev.id, now);
     case 'apply':
@@ -365,7 +365,7 @@ function again(s: ReplicaState, now: number, why: string): ReplicaEffect[] {
 function drain(s: ReplicaState, now: number, after: AfterStop, why: string): ReplicaEffect[] {
   s.after_stop = after;
   s.members = s.members.map(m => ({ ...m, state: 'draining' }));
-  enter(s, now, 'draining', `draining: ${why}`, s.spec.drain_timeout);
+  enter(s, now, 'draining', why, s.spec.drain_timeout);
   const msg = make.endpointMsg(s, 'draining');
   s.draining_key = msg.key;
   return [{ do: 'ledger', msg }];
