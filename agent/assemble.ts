@@ -70,7 +70,7 @@ export function supervisorOptions(opts: AssembleOptions): SupervisorOptions {
         announced: config.mgmt_addr ?? opts.seenAddress(),
       };
     },
-    passEnv: { ...passedEnv(process.env), ...discovery.engineEnv },
+    passEnv: { ...homeless(passedEnv(process.env), s.user), ...discovery.engineEnv },
     user: userOf(s.user),
     log: opts.log,
   };
@@ -112,6 +112,13 @@ function interfaceOf(address: string): string | null {
     if (entries?.some(entry => entry.address === address)) return name;
   }
   return null;
+}
+
+/** The agent's HOME is root's: an engine of another user gets its own run folder instead, or HF_HOME. */
+function homeless(env: Record<string, string>, user: string | null): Record<string, string> {
+  if (user === null) return env;
+  const { HOME: _, ...rest } = env;
+  return { ...rest, USER: user, LOGNAME: user };
 }
 
 function userOf(name: string | null): { uid: number; gid: number } | null {

@@ -18,6 +18,10 @@ export function replicaNameOf(workflowId: string): string | null {
   return workflowId.startsWith('replica/') ? workflowId.slice('replica/'.length) : null;
 }
 
+/** Key of a ledger message: `n` counts all messages of the replica's run chain. */
+export const ledgerKey = (firstRunId: string, what: string, n: number): string => `${firstRunId}/${what}/${n}`;
+export const keyNumber = (key: string): number => Number(key.slice(key.lastIndexOf('/') + 1));
+
 /** One member's engine of one generation: what handles, keys, events and routes are about (INV-6). */
 export interface EngineRef {
   replica: string;

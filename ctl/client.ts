@@ -90,6 +90,9 @@ function unreachable(server: string, err: unknown, about: string | undefined): s
       : cause === 'AbortError' || cause === 'TimeoutError'
         ? 'no answer in time'
         : String(cause);
+  if (/^(UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|CERT_)/.test(String(cause))) {
+    return `The certificate of ${server} is not trusted (${cause}): name the CA in NODE_EXTRA_CA_CERTS, as in NODE_EXTRA_CA_CERTS=/etc/llmgw/pki/ca.pem llmgw ctl …`;
+  }
   const id = about ?? 'fleet';
   return `The control plane at ${server} can't be reached (${why}). Temporal knows all the same: llmgw temporal workflow describe --workflow-id ${id}`;
 }

@@ -1,25 +1,26 @@
 // Reads a spec for `ctl deploy -f`: YAML or JSON. Every fault is said with file and line before anything is sent.
 import { readFileSync } from 'node:fs';
-import { basename } from 'node:path';
 import { parse } from 'yaml';
 import { parseReplicaSpec, ReplicaSpec, specFaultText } from '../contracts/spec.js';
-import { formatConfigErrors, loadConfigFile, loadConfigText } from '../lib/config/load.js';
+import { formatConfigErrors, loadConfigText } from '../lib/config/load.js';
 import { Fault } from '../lib/fault.js';
 
 export function readSpecFile(file: string): { spec: unknown; name: string } {
-  const stdin = file === '-';
-  const text = stdin ? readFileSync(0, 'utf8') : null;
-  const loaded =
-    text === null ? loadConfigFile(file, ReplicaSpec) : loadConfigText(text, '(standard input)', ReplicaSpec);
+  const shown = file === '-' ? '(standard input)' : file;
+  let text: string;
+  try {
+    // Once: a pipe has its content only the first time.
+    text = readFileSync(file === '-' ? 0 : file, 'utf8');
+  } catch (err) {
+    throw new Fault(`${shown} can't be read: ${(err as Error).message}`, 2);
+  }
+  const loaded = loadConfigText(text, shown, ReplicaSpec);
   if (!loaded.ok) throw new Fault(formatConfigErrors(loaded.errors), 2);
-  const spec: unknown = parse(text ?? readFileSync(file, 'utf8'));
+  const spec: unknown = parse(text);
   const name = (spec as { name?: string }).name;
   if (name === undefined)
-    throw new Fault(
-      `${stdin ? '(standard input)' : basename(file)}: name: missing required key (a file that is deployed names its replica)`,
-      2,
-    );
+    throw new Fault(`${shown}: name: missing required key (a file that is deployed names its replica)`, 2);
   const parsed = parseReplicaSpec(spec, name);
-  if (!parsed.ok) throw new Fault(`${file}: ${specFaultText(parsed.faults)}`, 2);
+  if (!parsed.ok) throw new Fault(`${shown}: ${specFaultText(parsed.faults)}`, 2);
   return { spec, name };
 }

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { durationMs, sizeBytes } from '../contracts/duration.js';
 import { expecting } from '../contracts/faults.js';
-import { withoutUser } from '../lib/address.js';
+import { isLoopbackHost, parseHostPort, withoutUser } from '../lib/address.js';
 import {
   checked,
   filePath,
@@ -44,6 +44,8 @@ const timeouts = z.strictObject({
   idle: durationMs({ example: '5m' }).prefault('5m'),
   /** How long a client may take to send its request. */
   request: durationMs({ example: '1m' }).prefault('1m'),
+  /** How long a request may wait for a replica of its model to come (back). OpenAI's clients wait for 10 minutes. */
+  queue: durationMs({ example: '1m' }).prefault('1m'),
   /** At a stop: how long running answers may take to end. */
   shutdown: durationMs({ allowZero: true, example: '30s' }).prefault('30s'),
 });
@@ -93,7 +95,29 @@ export function loadRouterConfigText(text: string, file: string): ConfigResult<R
   return loadConfigText(text, file, routerConfigSchema);
 }
 
+/** Why clients without keys can't be let in so; null: they can. The key comes first in the sentence. */
+function clientRefusal(
+  listen: string,
+  keysFile: string | null,
+): { key: 'keys_file' | 'listen'; sentence: string } | null {
+  if (keysFile !== null)
+    return {
+      key: 'keys_file',
+      sentence:
+        'API keys of clients are not in this release; remove the key, listen on loopback and put a proxy that authenticates in front',
+    };
+  const at = parseHostPort(listen, { portZero: true });
+  if ('error' in at || isLoopbackHost(at.host)) return null;
+  return {
+    key: 'listen',
+    sentence: `${listen} can be reached from other machines, and without keys_file everyone there may use the engines; listen on 127.0.0.1, with a proxy that authenticates in front`,
+  };
+}
+
 function routerRules(config: Record<string, unknown>, report: Report): void {
+  const refused = clientRefusal(textAt(config, 'listen') ?? '', textAt(config, 'keys_file'));
+  if (refused !== null)
+    report([refused.key], refused.sentence, refused.key === 'listen' ? 'a loopback address' : 'no keys_file');
   const isSet = (key: string) => config[key] !== null && config[key] !== undefined;
   if (!isSet('server') && !isSet('backends')) {
     report([], 'neither server nor backends is set: the router needs one of them', 'server, or backends');

@@ -70,8 +70,7 @@ export class ControlPlane {
     const { tokenFile, caFile } = this.options;
     return new Promise((resolve, reject) => {
       const headers: http.OutgoingHttpHeaders = { accept: 'application/json, application/x-ndjson' };
-      if (tokenFile !== null)
-        headers['authorization'] = `Bearer ${fs.readFileSync(tokenFile, 'utf8').trim()}`;
+      if (tokenFile !== null) headers.authorization = `Bearer ${fs.readFileSync(tokenFile, 'utf8').trim()}`;
       if (body !== null) headers['content-type'] = 'application/json';
       if (body !== null) headers['content-length'] = Buffer.byteLength(body);
       const tls = url.protocol === 'https:' && caFile !== null ? { ca: fs.readFileSync(caFile) } : {};

@@ -136,7 +136,7 @@ function modelOf(body: Buffer): string | OpenAiError {
     );
   }
   const isObject = typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed);
-  const model = isObject ? (parsed as Record<string, unknown>)['model'] : undefined;
+  const model = isObject ? (parsed as Record<string, unknown>).model : undefined;
   if (typeof model === 'string' && model !== '') return model;
   const problem = model === undefined ? 'is missing' : 'must be a string with a model name';
   return {

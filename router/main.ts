@@ -23,7 +23,7 @@ export interface RunOptions {
   log: Logger;
   /** Its abort is the order to stop gracefully, as `close()`. */
   signal?: AbortSignal;
-  /** ms that a request may wait for a replica; default 60 s. */
+  /** ms that a request may wait for a replica; default `timeouts.queue`. */
   queueTimeout?: number;
   /** Waiting requests of one model; default 1,000. */
   queueLength?: number;
@@ -41,8 +41,6 @@ export interface RunningRouter {
   closed: Promise<void>;
 }
 
-/** A replica with a warm cache is back within seconds, a large model isn't: OpenAI's clients wait for 10 minutes. */
-const QUEUE_TIMEOUT_MS = 60_000;
 const QUEUE_LENGTH = 1_000;
 const QUEUE_TOTAL = 4_000;
 const QUEUE_BYTES = 512 * 1024 * 1024;
@@ -93,7 +91,7 @@ export async function runRouter(config: RouterConfig, options: RunOptions): Prom
     queue,
     metrics,
     log,
-    queueTimeout: options.queueTimeout ?? QUEUE_TIMEOUT_MS,
+    queueTimeout: options.queueTimeout ?? config.timeouts.queue,
     stopping: () => stopping,
     maxBody: config.max_body,
     cors: config.cors,

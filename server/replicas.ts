@@ -139,7 +139,9 @@ export class Replicas {
     };
   }
 
-  async stop(name: string): Promise<{ result: 'accepted'; reason: string }> {
+  async stop(name: string): Promise<{ result: 'accepted' | 'unchanged'; reason: string }> {
+    const { closed, row } = await this.describe(name);
+    if (closed) return { result: 'unchanged', reason: `it has ended already (${row.reason})` };
     try {
       await this.client.workflow.getHandle(replicaWorkflowId(name)).cancel();
       return { result: 'accepted', reason: 'it drains, stops, proves the stop and releases its GPUs' };
@@ -184,7 +186,7 @@ export class Replicas {
 
   /** Why a closed workflow ended, in its own words. */
   private async endOf(name: string, status: string): Promise<string> {
-    if (status === 'CANCELED') return 'stopped as asked';
+    if (status === 'CANCELLED') return 'stopped as asked';
     if (status === 'TERMINATED')
       return 'workflow terminated: its engine was not asked to stop, a new run of this id stops it first';
     if (status !== 'FAILED') return `workflow ${status.toLowerCase()}`;
@@ -270,7 +272,7 @@ function describedRow(w: {
   const phase =
     w.status === 'RUNNING'
       ? text(w.memo.phase)
-      : w.status === 'CANCELED' || w.status === 'COMPLETED'
+      : w.status === 'CANCELLED' || w.status === 'COMPLETED'
         ? 'stopped'
         : 'failed';
   return {

@@ -60,6 +60,9 @@ export async function startWorkers(o: WorkersOptions): Promise<Workers> {
     workflowBundle: { codePath: bundle },
     activities: planActivities(o.ledger),
     maxCachedWorkflows: 500,
+    // After a kill -9 Temporal goes on offering the next task of each workflow to the dead process for this long (10 s by
+    // default), and until then no exit is answered. A task that waits longer for a living worker costs one replay.
+    stickyQueueScheduleToStartTimeout: '2s',
     // Few pollers: an idle control plane costs next to nothing, and one task takes milliseconds. The behaviours, because
     // the SDK takes no notice of maxConcurrent…TaskPolls.
     workflowTaskPollerBehavior: { type: 'simple-maximum', maximum: 3 },

@@ -34,34 +34,38 @@ export const ledger = wf.defineQuery<LedgerState>('ledger');
 
 interface FleetCarry {
   state: LedgerState;
-  /** Replies that were not delivered yet. */
+  /** Replies that were not delivered yet. They are sent again: the replica knows them by their key. */
   replies: { replica: string; reply: LedgerReply }[];
+  /** Queues of instances that were being told of the table. */
+  pushes: string[];
 }
 
 export async function fleet(carry?: FleetCarry): Promise<void> {
-  await new Fleet(carry ?? { state: emptyLedger(), replies: [] }).run();
+  await new Fleet(carry ?? { state: emptyLedger(), replies: [], pushes: [] }).run();
 }
 
 class Fleet {
   private readonly state: LedgerState;
-  private readonly replies: FleetCarry['replies'];
+  /** Under way: carried over, because waiting for them would keep a busy ledger from ever continuing as new. */
+  private readonly replies: FleetCarry['replies'] = [];
+  private readonly pushes: string[] = [];
   private readonly queue: LedgerInput[] = [];
   private signals = 0;
-  private busy = 0;
   private shown = '';
 
-  constructor(carry: FleetCarry) {
-    this.state = carry.state;
-    this.replies = carry.replies;
+  constructor(private readonly carried: FleetCarry) {
+    this.state = carried.state;
     this.handlers();
   }
 
   async run(): Promise<never> {
-    for (const r of this.replies.splice(0)) this.reply(r.replica, r.reply);
+    for (const r of this.carried.replies) this.reply(r.replica, r.reply);
+    for (const queue of new Set(this.carried.pushes)) this.push(queue, this.state.version);
     for (;;) {
       await wf.condition(() => this.queue.length > 0 || this.mayContinue());
       if (this.queue.length === 0) {
-        await wf.continueAsNew<typeof fleet>({ state: this.state, replies: this.replies });
+        const { state, replies, pushes } = this;
+        await wf.continueAsNew<typeof fleet>({ state, replies, pushes });
       }
       for (const effect of ledgerStep(this.state, this.queue.splice(0), Date.now())) this.apply(effect);
       const details = ledgerDetails(this.state);
@@ -72,7 +76,7 @@ class Fleet {
 
   private mayContinue(): boolean {
     const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
-    return full && this.busy === 0 && wf.allHandlersFinished();
+    return full && wf.allHandlersFinished();
   }
 
   private apply(effect: LedgerEffect): void {
@@ -82,7 +86,8 @@ class Fleet {
 
   /** Delivered means: in the replica's history. One that is closed can't have used the grant, so it comes back. */
   private reply(replica: string, reply: LedgerReply): void {
-    this.busy++;
+    const under = { replica, reply };
+    this.replies.push(under);
     void wf
       .getExternalWorkflowHandle(replicaWorkflowId(replica))
       .signal('ledger', reply)
@@ -90,16 +95,16 @@ class Fleet {
         if (reply.kind === 'granted') this.queue.push({ kind: 'undeliverable', replica, fence: reply.fence });
         // waiting, ack: nobody is left to hear it.
       })
-      .finally(() => this.busy--);
+      .finally(() => this.replies.splice(this.replies.indexOf(under), 1));
   }
 
   private push(queue: string, version: number): void {
-    this.busy++;
+    this.pushes.push(queue);
     void pushing(queue, `route table ${version} to the routers`)
       .push_routes({ version })
       // Dropped: that instance is down or slow, and pulls the table besides.
       .catch(() => undefined)
-      .finally(() => this.busy--);
+      .finally(() => this.pushes.splice(this.pushes.indexOf(queue), 1));
   }
 
   private handlers(): void {

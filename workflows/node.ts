@@ -69,10 +69,10 @@ class Node {
 
   private mayContinue(): boolean {
     const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
-    return full && !this.sending && wf.allHandlersFinished();
+    return full && wf.allHandlersFinished();
   }
 
-  /** The latest facts only; a ledger that isn't there is tried again. */
+  /** The latest facts only; a ledger that isn't there is tried again. The next run begins with telling it once more. */
   private async report(): Promise<void> {
     if (this.sending || !this.dirty || this.state.inventory === null) return;
     this.sending = true;

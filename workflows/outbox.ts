@@ -16,7 +16,14 @@ export class LedgerOutbox {
 
   /** Queues it; the driver calls flush. */
   put(msg: LedgerMsg): void {
+    if (msg.kind === 'release' && msg.withdraw !== null) this.drop(msg.withdraw);
     this.pending.push(msg);
+  }
+
+  /** A withdrawn reserve isn't sent again: it could arrive after its withdrawal. A renew is, for the release in it. */
+  private drop(key: string): void {
+    const at = this.pending.findIndex(m => m.key === key && m.kind === 'reserve');
+    if (at >= 0) this.pending.splice(at, 1);
   }
 
   acked(key: string): void {
@@ -31,16 +38,16 @@ export class LedgerOutbox {
    * reserve of a replica replaces the older, releases and endpoints carry their fence.
    */
   flush(): void {
-    this.armResend();
+    if (this.pending.some(needsAnswer)) this.armResend();
     for (const msg of this.pending.filter(m => !this.sending.has(m.key))) {
       this.sending.add(msg.key);
       void getExternalWorkflowHandle(FLEET_ID)
         .signal(msg.kind, msg)
         .then(() => {
-          if (msg.kind === 'endpoint' && !msg.answer) this.acked(msg.key);
+          if (!needsAnswer(msg)) this.acked(msg.key);
         })
         // Not found: the control plane starts the ledger again within seconds; resend brings it there.
-        .catch(() => undefined);
+        .catch(() => this.armResend());
     }
   }
 
@@ -59,3 +66,6 @@ export class LedgerOutbox {
       });
   }
 }
+
+/** Where nothing waits for the ledger's answer, delivery is enough: it is in the ledger's history. */
+const needsAnswer = (msg: LedgerMsg): boolean => msg.kind !== 'endpoint' || msg.answer;

@@ -90,22 +90,41 @@ class Driver {
       if (this.queue.length === 0) {
         await wf.continueAsNew<typeof replica>(raw, { state: this.state, outbox: this.outbox.pending });
       }
-      const events = this.queue.splice(0);
-      for (const ev of events)
-        for (const effect of replicaStep(this.state, ev, Date.now())) this.apply(effect);
-      this.outbox.flush();
-      this.show();
+      this.step();
       if (this.state.outcome !== null) break;
     }
-    // The release is on its way; without its acknowledgement the GPUs would stay booked until somebody looks.
-    await wf.condition(() => this.outbox.pending.length === 0, TIMING.stopMargin);
+    await wf.CancellationScope.withTimeout(TIMING.stopMargin, () => this.settle()).catch(err => {
+      if (!wf.isCancellation(err)) throw err;
+    });
     await wf.condition(wf.allHandlersFinished);
   }
 
-  /** Continue-as-new only between steps: nothing under way, nothing queued, no handler running (INV-11). */
+  private step(): void {
+    for (const ev of this.queue.splice(0))
+      for (const effect of replicaStep(this.state, ev, Date.now())) this.apply(effect);
+    this.outbox.flush();
+    this.show();
+  }
+
+  /**
+   * The release is on its way, and a grant may be too; without the ledger's acknowledgement the GPUs would stay booked
+   * until somebody looks. Cancelled when the ledger doesn't answer in time.
+   */
+  private async settle(): Promise<void> {
+    for (;;) {
+      await wf.condition(() => this.queue.length > 0 || this.outbox.pending.length === 0);
+      if (this.queue.length === 0) return;
+      this.step();
+    }
+  }
+
+  /**
+   * Continue-as-new only between steps: nothing under way, nothing queued, no handler running (INV-11). Never once it is
+   * cancelled: the next run would know nothing of that, and end as failed instead of cancelled.
+   */
   private mayContinue(): boolean {
     const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
-    return full && this.ops.idle() && this.queue.length === 0 && wf.allHandlersFinished();
+    return full && !this.state.cancelled && this.ops.idle() && this.queue.length === 0 && wf.allHandlersFinished();
   }
 
   private apply(effect: ReplicaEffect): void {

@@ -1,6 +1,7 @@
 // The ledger's decisions: (state, message, now) → state and effects. Every message is keyed and may come twice; the
 // answer to the second is the answer to the first. The state is changed in place on a copy that the caller owns.
 import type { EngineEvent } from '../../contracts/engine.js';
+import { keyNumber } from '../../contracts/ids.js';
 import type { InstanceMsg, LedgerMsg, LedgerReply, NodeFacts, ReserveMsg } from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
 import { place } from '../placement.js';
@@ -44,6 +45,8 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
     case 'renew': {
       const { release, ...rest } = input;
       for (const m of release.members) endMember(state, release.fence, m.node, m.proof, now);
+      const left = state.grants[release.fence];
+      if (left !== undefined) left.tried = input.first_run_id;
       reserve(state, { ...rest, kind: 'reserve' }, now, effects);
       return;
     }
@@ -113,6 +116,7 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
     effects.push({ do: 'reply', replica: msg.replica, reply: grantedReply(granted) });
     return;
   }
+  if (isOvertaken(state, msg)) return;
   const stale = leftByEarlierRun(state, msg);
   if (stale !== undefined) {
     const { fence, members } = stale;
@@ -134,12 +138,21 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
   state.waiting.push({ ...want, since: now, told: '' });
 }
 
+/** Signals may arrive out of order: a newer reserve of the same run counts, whatever came of it. */
+function isOvertaken(state: LedgerState, msg: ReserveMsg): boolean {
+  return [...state.waiting, ...Object.values(state.grants)].some(
+    w =>
+      w.replica === msg.replica && w.first_run_id === msg.first_run_id && keyNumber(w.key) > keyNumber(msg.key),
+  );
+}
+
 /** Only where every node can be asked to stop it: what is on a node that is away stays held (INV-2) and is passed by. */
 function leftByEarlierRun(state: LedgerState, msg: ReserveMsg): Grant | undefined {
   return Object.values(state.grants).find(
     g =>
       g.replica === msg.replica &&
       g.first_run_id !== msg.first_run_id &&
+      g.tried !== msg.first_run_id &&
       g.members.every(m => state.nodes[m.node]?.facts.state === 'connected'),
   );
 }

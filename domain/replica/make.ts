@@ -2,7 +2,8 @@
 // in the state, so that a message sent again is known by its key.
 import type { MemberOrder, Prepared, Spawned, StopOrder } from '../../contracts/activities.js';
 import type { ExitStatus, FailureClass, FailureDigest, StopProof } from '../../contracts/engine.js';
-import type { EndpointMsg, ReleaseMsg, RenewMsg, ReserveMsg, Shape } from '../../contracts/messages.js';
+import { ledgerKey } from '../../contracts/ids.js';
+import type { EndpointMsg, GrantMember, ReleaseMsg, RenewMsg, ReserveMsg, Shape } from '../../contracts/messages.js';
 import { type ReplicaSpec, specHash } from '../../contracts/spec.js';
 import type { MemberStatus } from '../../contracts/status.js';
 import type { ReplicaState } from './state.js';
@@ -36,7 +37,7 @@ export function shapeOf(spec: ReplicaSpec): Shape {
   };
 }
 
-const nextKey = (s: ReplicaState, what: string): string => `${s.first_run_id}/${what}/${++s.keys}`;
+const nextKey = (s: ReplicaState, what: string): string => ledgerKey(s.first_run_id, what, ++s.keys);
 
 /** A reserve; with what is released (with proof) in the same message where there is something (renew). */
 export function reserve(s: ReplicaState, release?: Released): ReserveMsg | RenewMsg {
@@ -70,14 +71,23 @@ export const unproven = (s: ReplicaState): Released => ({
   members: (s.grant?.members ?? []).map(m => ({ node: m.node, proof: null })),
 });
 
-/** Nothing of this fence ever ran, or its stop is proven already (back-off). */
-export const neverStarted = (s: ReplicaState, now: number): Released => ({
-  fence: s.fence!,
-  members: (s.grant?.members ?? []).map(m => ({
-    node: m.node,
-    proof: { proof: 'never_started', at: new Date(now).toISOString(), leaked: [] },
-  })),
-});
+/** What is held while nothing runs: its stop is proven already (back-off), or nothing of this fence ever ran. */
+export const atRest = (s: ReplicaState, now: number): Released =>
+  s.proofs === null
+    ? neverStarted(s.fence!, s.grant?.members ?? [], now)
+    : { fence: s.fence!, members: s.proofs };
+
+function neverStarted(fence: number, members: GrantMember[], now: number): Released {
+  const proof: StopProof = { proof: 'never_started', at: new Date(now).toISOString(), leaked: [] };
+  return { fence, members: members.map(m => ({ node: m.node, proof })) };
+}
+
+/** A grant for which no order was ever given. */
+export const unused = (
+  s: ReplicaState,
+  grant: { fence: number; members: GrantMember[] },
+  now: number,
+): ReleaseMsg => release(s, neverStarted(grant.fence, grant.members, now), null);
 
 export function order(s: ReplicaState): MemberOrder {
   const m = s.grant!.members[0]!;

@@ -42,6 +42,8 @@ export interface ReplicaState {
   generation: number;
   /** Fence of the grant that is held; null: none. */
   fence: number | null;
+  /** Highest fence of a grant that this run took. */
+  last_fence: number;
   grant: { members: GrantMember[]; why: string } | null;
   /** Key of the reserve that is waited for. */
   reserving: string | null;
@@ -63,6 +65,8 @@ export interface ReplicaState {
   ever_ready: boolean;
   last_failure: (FailureDigest & { member: number }) | null;
   after_stop: AfterStop | null;
+  /** Proofs of the stop before a back-off, for the release that follows it. */
+  proofs: { node: string; proof: StopProof }[] | null;
   /** Set by cancel: nothing starts again. */
   cancelled: boolean;
   /** Highest seq of engine events by fence/rank: told again, they are dropped. */
@@ -117,6 +121,7 @@ export function initialReplica(spec: ReplicaSpec, firstRunId: string, now: numbe
     deadline: null,
     generation: 0,
     fence: null,
+    last_fence: 0,
     grant: null,
     reserving: null,
     keys: 0,
@@ -131,6 +136,7 @@ export function initialReplica(spec: ReplicaSpec, firstRunId: string, now: numbe
     ever_ready: false,
     last_failure: null,
     after_stop: null,
+    proofs: null,
     cancelled: false,
     seen: {},
     draining_key: null,

@@ -10,7 +10,7 @@ import * as make from './make.js';
 import type { AfterStop, ReplicaEffect, ReplicaEvent, ReplicaState } from './state.js';
 
 export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): ReplicaEffect[] {
-  if (s.outcome !== null) return [];
+  if (s.outcome !== null) return ev.type === 'ledger' ? giveBack(s, ev.reply, now) : [];
   switch (ev.type) {
     case 'started':
       return ask(s, now, 'asking the ledger for GPUs');
@@ -98,6 +98,7 @@ function ask(s: ReplicaState, now: number, reason: string, release?: make.Releas
   s.key_id = null;
   s.was_ready = false;
   s.after_stop = null;
+  s.proofs = null;
   enter(s, now, 'pending', reason, s.spec.placement.timeout);
   const effects: ReplicaEffect[] = [{ do: 'ledger', msg }];
   if (s.spec.placement.timeout !== null)
@@ -123,11 +124,12 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
       },
     ];
   }
-  if (r.key !== s.reserving || s.phase !== 'pending') return [];
+  if (r.key !== s.reserving || s.phase !== 'pending') return giveBack(s, r, now);
   if (r.kind === 'granted') {
     s.reserving = null;
     s.generation++;
     s.fence = r.fence;
+    s.last_fence = r.fence;
     s.grant = { members: r.members, why: r.why };
     enter(
       s,
@@ -153,6 +155,17 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
   return [];
 }
 
+/**
+ * A grant of this run that it waits for no longer: its reserve was withdrawn or overtaken on the way. Only a fence above
+ * all that it took is certain to have been given no order (INV-1); another run's grants are the ledger's to settle.
+ */
+function giveBack(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[] {
+  if (r.kind !== 'granted' || !r.key.startsWith(`${s.first_run_id}/`) || !(r.fence > s.last_fence)) return [];
+  s.last_fence = r.fence;
+  log(s, now, `gave back a grant that came too late (fence ${r.fence})`);
+  return [{ do: 'ledger', msg: make.unused(s, r, now) }];
+}
+
 function onLaunchFailed(
   s: ReplicaState,
   ev: Extract<ReplicaEvent, { type: 'launch_failed' }>,
@@ -167,7 +180,7 @@ function onLaunchFailed(
   if (!ev.delivered) {
     // No attempt reached the node: nothing runs there, so nothing has to be proven (INV-2) and the next node is free.
     log(s, now, `${at} did not take the order: ${ev.sentence}`);
-    return ask(s, now, `${at} did not take the order`, make.neverStarted(s, now));
+    return ask(s, now, `${at} did not take the order`, make.atRest(s, now));
   }
   const cls: FailureClass = make.LAUNCH_NOT_COUNTED.has(ev.code) || elsewhere ? 'host_stop' : 'retry';
   const digest = make.launchDigest(ev.code, cls, ev.sentence);
@@ -260,6 +273,7 @@ function afterStop(s: ReplicaState, proofs: make.Proofs, now: number): ReplicaEf
       // The grant is kept through the wait: nobody takes the GPUs of a replica that is only waiting to try again.
       s.members = s.members.map(m => ({ ...m, pid: null, state: 'stopped' }));
       s.after_stop = { next: 'renew' };
+      s.proofs = proofs;
       enter(
         s,
         now,
@@ -326,7 +340,7 @@ function onTimer(s: ReplicaState, id: 'back_off' | 'pending', now: number): Repl
     return end(s, now, 'DOES_NOT_FIT', `placement.timeout reached; ${s.reason}`);
   }
   if (id === 'back_off' && s.phase === 'backing_off') {
-    return ask(s, now, 'asking the ledger for the next generation', make.neverStarted(s, now));
+    return ask(s, now, 'asking the ledger for the next generation', make.atRest(s, now));
   }
   return [];
 }
@@ -345,7 +359,7 @@ function again(s: ReplicaState, now: number, why: string): ReplicaEffect[] {
     case 'pending':
       return [{ do: 'ledger', msg: make.release(s, null, s.reserving) }, ...ask(s, now, why)];
     case 'backing_off':
-      return [{ do: 'clear_timer', id: 'back_off' }, ...ask(s, now, why, make.neverStarted(s, now))];
+      return [{ do: 'clear_timer', id: 'back_off' }, ...ask(s, now, why, make.atRest(s, now))];
     case 'ready':
       return drain(s, now, { next: 'renew' }, why);
     case 'placing':
@@ -384,7 +398,7 @@ function onCancel(s: ReplicaState, now: number): ReplicaEffect[] {
     case 'backing_off':
       return [
         { do: 'clear_timer', id: 'back_off' },
-        ...finish(s, now, { kind: 'stopped', holds: [] }, 'stopped as asked', make.neverStarted(s, now)),
+        ...finish(s, now, { kind: 'stopped', holds: [] }, 'stopped as asked', make.atRest(s, now)),
       ];
     case 'ready':
       return drain(s, now, { next: 'end' }, 'cancelled');

@@ -56,7 +56,8 @@ export function createRefuser(log: Logger): (socket: TLSSocket) => void {
             ':status': 200,
             'content-type': 'application/grpc+proto',
             'grpc-status': String(status.UNAUTHENTICATED),
-            'grpc-message': encodeURIComponent(sentence),
+            // As grpc-js does: its clients decode nothing that encodeURI leaves as it is, such as commas.
+            'grpc-message': encodeURI(sentence),
           },
           { endStream: true },
         );

@@ -75,7 +75,14 @@ describe('router.yaml', () => {
       master_secret_file: null,
       state_dir: '/var/lib/llmgw-router',
       max_body: 64 * 2 ** 20,
-      timeouts: { connect: 2000, first_byte: 600_000, idle: 300_000, request: 60_000, shutdown: 30_000 },
+      timeouts: {
+        connect: 2000,
+        first_byte: 600_000,
+        idle: 300_000,
+        request: 60_000,
+        queue: 60_000,
+        shutdown: 30_000,
+      },
       cors: null,
     });
   });
@@ -104,6 +111,8 @@ describe('router.yaml', () => {
       'backends: [{url: "http://a/v", model: [m]}]\n',
       /backends\[0\].model: unknown key, did you mean "models"/,
     ],
+    ['server: http://a:1\nlisten: 0.0.0.0:8000\n', /listen: 0.0.0.0:8000 can be reached from other machines/],
+    ['server: http://a:1\nkeys_file: /k\n', /keys_file: API keys of clients are not in this release/],
     ['server: http://a:1\ncors: off\n', /cors: expected a mapping, got "off"/],
     ['server: http://a:1\ncors: {origins: [ui.example]}\n', /cors.origins\[0\]: expected an origin/],
     ['server: http://a:1\nmax_body: 64\n', /max_body: expected a size such as "64MiB".*got 64$/],

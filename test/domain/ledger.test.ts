@@ -109,6 +109,37 @@ describe('the ledger', () => {
     expect(Object.keys(s.grants)).toEqual(['7000']);
   });
 
+  it('asks a run once to stop what an earlier run left: GPUs that stay leaked are passed by', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k')], 5_000);
+    const next = { ...reserve('a', 'y/reserve/1'), first_run_id: 'y' };
+    ledgerStep(s, [next], 6_000);
+    const leaked = { ...proof(), leaked: [{ gpu: 'GPU-0', pids: [4711], used_mib: 900 }] };
+    const renew = {
+      ...next,
+      kind: 'renew' as const,
+      key: 'y/reserve/2',
+      release: { fence: 5_000, members: [{ node: 'n1', proof: leaked }] },
+    };
+    expect(ledgerStep(s, [renew], 7_000)).toMatchObject([
+      { reply: { kind: 'granted', key: 'y/reserve/2', members: [{ node: 'n1', slots: [1] }] } },
+    ]);
+    expect(ledgerStep(s, [{ ...reserve('a', 'z/reserve/1'), first_run_id: 'z' }], 8_000)).toMatchObject([
+      { reply: { kind: 'stale', key: 'z/reserve/1', fence: 5_000 } },
+    ]);
+  });
+
+  it('takes no notice of a reserve that a newer one of the same run has overtaken', () => {
+    const s = withNode();
+    const of = (n: number) => ({ ...reserve('a', `x/reserve/${n}`, { tensor_parallel: 16 }) });
+    ledgerStep(s, [of(10)], 5_000);
+    expect(ledgerStep(s, [of(9)], 6_000)).toEqual([]);
+    expect(s.waiting.map(w => w.key)).toEqual(['x/reserve/10']);
+    ledgerStep(s, [reserve('b', 'x/reserve/4')], 7_000);
+    expect(ledgerStep(s, [reserve('b', 'x/reserve/3')], 8_000)).toEqual([]);
+    expect(Object.values(s.grants).map(g => g.key)).toEqual(['x/reserve/4']);
+  });
+
   it('does not wait for a node that is away to stop what an earlier run left there', () => {
     const s = withNode();
     ledgerStep(s, [reserve('a', 'k')], 5_000);

@@ -230,6 +230,58 @@ describe('a replica', () => {
     expect(b.state).toMatchObject({ generation: 1, failures: [] });
   });
 
+  it('gives back a grant of its own that it waits for no longer, and none that was or may be in use (INV-1)', () => {
+    const granted = (key: string, fence: number) => ({
+      type: 'ledger' as const,
+      reply: { kind: 'granted' as const, key, fence, members: [{ node: 'n2', rank: 0, slots: [3] }], why: '' },
+    });
+    const b = new Bench();
+    const withdrawn = b.state.reserving!;
+    b.send({ type: 'cancel' });
+    expect(b.state.outcome).toMatchObject({ kind: 'stopped' });
+    b.send(granted('run-0/reserve/1', 104));
+    expect(b.last).toEqual([]);
+    b.send(granted(withdrawn, 105));
+    expect(b.last).toMatchObject([
+      {
+        do: 'ledger',
+        msg: { kind: 'release', fence: 105, members: [{ node: 'n2', proof: { proof: 'never_started' } }] },
+      },
+    ]);
+    const c = new Bench();
+    const first = c.state.reserving!;
+    c.ready();
+    for (const told of [granted(first, c.fences), granted(first, c.fences - 1)]) {
+      c.send(told);
+      expect(c.last).toEqual([]);
+    }
+    c.exit().stopped();
+    c.send(granted(first, c.fences));
+    expect(c.last).toEqual([]);
+  });
+
+  it('hands on what stayed leaked at the stop, after a back-off too (INV-2)', () => {
+    const leaked = [{ gpu: 'GPU-0', pids: [4711], used_mib: 70_000 }];
+    const b = new Bench().grant().launched().exit();
+    b.send({ type: 'stopped', fence: b.fences, proofs: [{ node: 'n1', proof: { ...proof(), leaked } }] });
+    expect(b.state.phase).toBe('backing_off');
+    b.send({ type: 'timer', id: 'back_off' });
+    expect(b.last).toMatchObject([
+      { msg: { kind: 'renew', release: { fence: b.fences, members: [{ node: 'n1', proof: { leaked } }] } } },
+    ]);
+    b.grant();
+    b.send({
+      type: 'launch_failed',
+      fence: b.fences,
+      code: 'NODE_UNREACHABLE',
+      sentence: 'not taken',
+      delivered: false,
+    });
+    expect(b.last).toMatchObject([
+      { msg: { kind: 'renew', release: { members: [{ proof: { proof: 'never_started', leaked: [] } }] } } },
+    ]);
+  });
+
   it('survives a JSON round trip in every phase (continue-as-new)', () => {
     const b = new Bench().ready().exit();
     expect(JSON.parse(JSON.stringify(b.state))).toEqual(b.state);
