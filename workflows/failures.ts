@@ -33,16 +33,16 @@ export function activityFault(err: unknown): ActivityFault {
   if (cause instanceof CancelledFailure) return { kind: 'cancelled' };
   if (cause instanceof TimeoutFailure) {
     if (cause.timeoutType === 'SCHEDULE_TO_START') return { kind: 'not_taken' };
-    // The last attempt's own failure says more than "timed out".
-    if (cause.cause instanceof ApplicationFailure) return refusal(cause.cause);
+    // The last attempt's own failure says more than "timed out". The SDK leaves it in the proto only.
+    const last = cause.failure?.cause;
+    if (last?.applicationFailureInfo) return refusal(last.applicationFailureInfo.type, last.message ?? '');
     return { kind: 'lost', sentence: `the node did not answer (${String(cause.timeoutType)})` };
   }
-  if (cause instanceof ApplicationFailure) return refusal(cause);
+  if (cause instanceof ApplicationFailure) return refusal(cause.type, cause.message);
   return { kind: 'lost', sentence: cause instanceof Error ? cause.message : String(cause) };
 }
 
-function refusal(cause: ApplicationFailure): ActivityFault {
-  const code = cause.type ?? 'INTERNAL';
-  if (code === 'WORKER_SHUTDOWN') return { kind: 'lost', sentence: 'the agent is restarting' };
-  return { kind: 'refused', code: isErrorCode(code) ? code : 'INTERNAL', sentence: cause.message };
+function refusal(type: string | null | undefined, sentence: string): ActivityFault {
+  if (type === 'WORKER_SHUTDOWN') return { kind: 'lost', sentence: 'the agent is restarting' };
+  return { kind: 'refused', code: isErrorCode(type) ? type : 'INTERNAL', sentence };
 }

@@ -144,7 +144,8 @@ function filesUnder(folder) {
   const top = path.join(ROOT, folder);
   if (!existsSync(top)) return [];
   return readdirSync(top, { recursive: true, withFileTypes: true })
-    .filter(entry => entry.isFile())
+    // A folder's README is no source: rewording it builds nothing.
+    .filter(entry => entry.isFile() && !entry.name.endsWith('.md'))
     .map(entry => path.relative(ROOT, path.join(entry.parentPath, entry.name)))
     .sort();
 }

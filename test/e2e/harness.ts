@@ -379,7 +379,7 @@ export async function getJson<T>(url: string): Promise<T | null> {
   }
 }
 
-async function answers(url: string): Promise<boolean> {
+export async function answers(url: string): Promise<boolean> {
   try {
     const res = await fetch(url);
     await res.arrayBuffer();

@@ -129,8 +129,7 @@ it('has a second engine for no moment, whatever is killed in whatever order', as
   await at.agent.end('SIGKILL');
   for (const { pid } of at.engines('held')) kill(pid, 'SIGKILL');
   await at.server.end('SIGKILL');
-  await at.agent.start().catch(() => {});
-  await at.server.start();
+  await Promise.all([at.agent.start(), at.server.start()]);
   const next = await at.untilPhase('held', 'ready', before.generation + 1);
   looking = false;
   await looker;

@@ -59,12 +59,13 @@ it('serves the example, plain and streamed, and gives everything back when it is
   const cancel = ['workflow', 'cancel', '--workflow-id', 'replica/mine'];
   expect((await at.temporalCli(...cancel)).code).toBe(0);
   expect((await at.closed('mine')).status).toBe('CANCELED');
+  expect((await at.ctl('replicas')).stdout).toMatch(/mine\s+stopped/);
   expect(isRunning(engine.pid)).toBe(false);
   await waitFor('no process to be left', () => at.engines('mine').length === 0);
   await waitFor('the GPUs to be free', async () => (await at.nodes())[0]?.gpus.free === GPUS);
   expect((await at.routes()).endpoints).toEqual([]);
   await waitFor('the router to have no model', async () => (await at.models()).length === 0);
-  expect((await at.chat(MODEL)).status).toBe(404);
+  await expect(fetch(first.endpoint!)).rejects.toThrow();
 
   expect((await at.temporalCli(...start)).code).toBe(0);
   const second = await at.untilPhase('mine', 'ready');

@@ -1,11 +1,13 @@
 // The workflows on the real Temporal dev server: one server a test file, and in it one namespace for each
-// installation, because `fleet` is a fixed id. Workers keep no workflow in memory unless told so: each task replays.
+// installation, because `fleet` is a fixed id. `replayAll` replays every history that a file has left behind; an
+// installation with `cached: 0` replays at each task besides (three times slower: for the tests where it matters).
 import { Client, type WorkflowHandle } from '@temporalio/client';
 import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import { controlActivities, planActivities } from '../../activities/control/index.js';
 import type { ControlActivities } from '../../contracts/activities.js';
 import { controlQueue, FLEET_ID, replicaWorkflowId, WORKFLOW_QUEUE } from '../../contracts/ids.js';
+import type { Endpoint } from '../../contracts/routes.js';
 import type { NodeRow, ReplicaPhase, ReplicaStatus } from '../../contracts/status.js';
 import { findTemporal } from '../../dev/temporal-binary.js';
 import { FleetClient } from '../../server/fleet.js';
@@ -18,7 +20,8 @@ const LOOK_MS = 40;
 
 /** Short enough to be waited for, long enough for a busy machine. */
 export const SHORT: Times = {
-  activityHeartbeatTimeout: 2_000,
+  // The control plane's activities beat every 2 s.
+  activityHeartbeatTimeout: 4_000,
   launchScheduleToStart: 1_500,
   outboxResend: 700,
   stopAssumed: 1_000,
@@ -26,8 +29,11 @@ export const SHORT: Times = {
   pushTimeout: 1_500,
 };
 
+/** Made with the server: one that is registered later takes the server seconds to know everywhere. */
+const NAMESPACES = Array.from({ length: 12 }, (_, i) => `installation-${i}`);
+
 export class TestServer {
-  private namespaces = 0;
+  private readonly free = [...NAMESPACES];
   private readonly installations: Installation[] = [];
 
   private constructor(private readonly env: TestWorkflowEnvironment) {}
@@ -36,7 +42,11 @@ export class TestServer {
     Runtime.install({ logger: new DefaultLogger('ERROR') });
     const { path } = await findTemporal();
     const env = await TestWorkflowEnvironment.createLocal({
-      server: { executable: { type: 'existing-path', path }, log: { format: 'pretty', level: 'error' } },
+      server: {
+        executable: { type: 'existing-path', path },
+        log: { format: 'pretty', level: 'never' },
+        extraArgs: NAMESPACES.flatMap(name => ['--namespace', name]),
+      },
     });
     return new TestServer(env);
   }
@@ -49,14 +59,11 @@ export class TestServer {
   async install(
     options: { times?: Times; cached?: number; ledger?: boolean } = {},
   ): Promise<Installation> {
-    const namespace = `test-${++this.namespaces}`;
-    await this.env.client.workflowService.registerNamespace({
-      namespace,
-      workflowExecutionRetentionPeriod: { seconds: 86_400 as never },
-    });
+    const namespace = this.free.shift();
+    if (namespace === undefined) throw new Error('no namespace is left: raise the number in NAMESPACES');
     const installation = new Installation(this, namespace);
     this.installations.push(installation);
-    await installation.start(options.times ?? SHORT, options.cached ?? 0);
+    await installation.start(options.times ?? SHORT, options.cached ?? 500);
     if (options.ledger !== false) await installation.startLedger();
     return installation;
   }
@@ -64,6 +71,20 @@ export class TestServer {
   clientFor(namespace: string): Client {
     const { connection } = this.env;
     return new Client({ connection, namespace });
+  }
+
+  /** Replays every run of every installation against the bundle that made it; what doesn't replay is named. */
+  async replayAll(): Promise<{ replayed: number; faults: string[] }> {
+    const faults: string[] = [];
+    let replayed = 0;
+    for (const { client, bundle, namespace } of this.installations) {
+      const histories = client.workflow.list().intoHistories();
+      for await (const { workflowId, error } of Worker.runReplayHistories({ workflowBundle: bundle }, histories)) {
+        replayed++;
+        if (error) faults.push(`${namespace} ${workflowId}: ${error.message}`);
+      }
+    }
+    return { replayed, faults };
   }
 
   async stop(): Promise<void> {
@@ -80,6 +101,7 @@ export class Installation {
   /** What a drain answers; the test may let it wait. */
   onDrain: ControlActivities['await_drained'] = async () => ({ drained: true, outstanding: 0 });
   readonly queue = controlQueue('cp');
+  bundle = { code: '' };
   private readonly nodes: SimNode[] = [];
   private readonly workers: { worker: Worker; done: Promise<void> }[] = [];
 
@@ -95,11 +117,12 @@ export class Installation {
   }
 
   async start(times: Times, cached: number): Promise<void> {
+    this.bundle = await workflowBundle(times);
     const common = { connection: this.server.nativeConnection, namespace: this.namespace } as const;
     await this.run({
       ...common,
       taskQueue: WORKFLOW_QUEUE,
-      workflowBundle: await workflowBundle(times),
+      workflowBundle: this.bundle,
       maxCachedWorkflows: cached,
       activities: planActivities(() => this.fleet.ledger()),
       activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
@@ -116,6 +139,7 @@ export class Installation {
           return this.onDrain(input);
         },
       }),
+      maxHeartbeatThrottleInterval: '200ms',
       activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
     });
   }
@@ -209,10 +233,10 @@ export class Replica {
   }
 
   /** The endpoint in the route table, or undefined. */
-  async route() {
+  route = async (): Promise<Endpoint | undefined> => {
     const { endpoints } = await this.installation.fleet.routes();
     return endpoints.find(e => e.replica === this.name);
-  }
+  };
 }
 
 /** Looks until `good`; says what it saw last when it never is. */

@@ -29,9 +29,9 @@ export async function runsOf(handle: WorkflowHandle, first: string): Promise<{ r
   let next: string | null = first;
   while (next) {
     runs++;
-    const run = handle.client.getHandle(handle.workflowId, next);
-    const events = (await run.fetchHistory()).events ?? [];
-    const continued = events.at(-1)?.workflowExecutionContinuedAsNewEventAttributes;
+    const run: WorkflowHandle = handle.client.getHandle(handle.workflowId, next);
+    const events: temporalProto.temporal.api.history.v1.IHistoryEvent[] = (await run.fetchHistory()).events ?? [];
+    const continued: temporalProto.temporal.api.history.v1.IWorkflowExecutionContinuedAsNewEventAttributes | null | undefined = events.at(-1)?.workflowExecutionContinuedAsNewEventAttributes;
     if (continued) longest = Math.max(longest, events.length);
     next = continued?.newExecutionRunId ?? null;
   }

@@ -389,3 +389,9 @@ describe('the Temporal UI', () => {
     expect((await replica.handle.describe()).memo).toMatchObject({ phase: 'stopped' });
   });
 });
+
+it('every history of this file replays', async () => {
+  const { replayed, faults } = await server.replayAll();
+  expect(faults).toEqual([]);
+  expect(replayed).toBeGreaterThan(25);
+});

@@ -185,17 +185,18 @@ export class SimNode {
     }
     context.heartbeat();
     const beat = setInterval(() => context.heartbeat(), BEAT_MS);
-    const { signal } = this.lost;
+    const over = new AbortController();
     const vanished = new Promise<never>((_, reject) => {
-      signal.addEventListener('abort', () => reject(new CompleteAsyncError()), { once: true });
+      const vanish = () => reject(new CompleteAsyncError());
+      this.lost.signal.addEventListener('abort', vanish, { signal: over.signal });
     });
-    vanished.catch(() => undefined);
     try {
       const held = this.held[activity].shift();
       const work = held === undefined ? Promise.resolve(well()) : held(order);
       return await Promise.race([work, context.cancelled, vanished]);
     } finally {
       clearInterval(beat);
+      over.abort();
     }
   }
 }
