@@ -19,7 +19,8 @@ export function replicaNameOf(workflowId: string): string | null {
 }
 
 /** Key of a ledger message: `n` counts all messages of the replica's run chain. */
-export const ledgerKey = (firstRunId: string, what: string, n: number): string => `${firstRunId}/${what}/${n}`;
+export const ledgerKey = (firstRunId: string, what: string, n: number): string =>
+  `${firstRunId}/${what}/${n}`;
 export const keyNumber = (key: string): number => Number(key.slice(key.lastIndexOf('/') + 1));
 
 /** One member's engine of one generation: what handles, keys, events and routes are about (INV-6). */

@@ -124,7 +124,9 @@ class Driver {
    */
   private mayContinue(): boolean {
     const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
-    return full && !this.state.cancelled && this.ops.idle() && this.queue.length === 0 && wf.allHandlersFinished();
+    return (
+      full && !this.state.cancelled && this.ops.idle() && this.queue.length === 0 && wf.allHandlersFinished()
+    );
   }
 
   private apply(effect: ReplicaEffect): void {

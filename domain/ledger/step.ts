@@ -142,7 +142,9 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
 function isOvertaken(state: LedgerState, msg: ReserveMsg): boolean {
   return [...state.waiting, ...Object.values(state.grants)].some(
     w =>
-      w.replica === msg.replica && w.first_run_id === msg.first_run_id && keyNumber(w.key) > keyNumber(msg.key),
+      w.replica === msg.replica &&
+      w.first_run_id === msg.first_run_id &&
+      keyNumber(w.key) > keyNumber(msg.key),
   );
 }
 

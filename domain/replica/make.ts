@@ -3,7 +3,14 @@
 import type { MemberOrder, Prepared, Spawned, StopOrder } from '../../contracts/activities.js';
 import type { ExitStatus, FailureClass, FailureDigest, StopProof } from '../../contracts/engine.js';
 import { ledgerKey } from '../../contracts/ids.js';
-import type { EndpointMsg, GrantMember, ReleaseMsg, RenewMsg, ReserveMsg, Shape } from '../../contracts/messages.js';
+import type {
+  EndpointMsg,
+  GrantMember,
+  ReleaseMsg,
+  RenewMsg,
+  ReserveMsg,
+  Shape,
+} from '../../contracts/messages.js';
 import { type ReplicaSpec, specHash } from '../../contracts/spec.js';
 import type { MemberStatus } from '../../contracts/status.js';
 import type { ReplicaState } from './state.js';

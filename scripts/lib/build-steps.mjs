@@ -143,9 +143,11 @@ function samePathsEverywhere(config) {
 function filesUnder(folder) {
   const top = path.join(ROOT, folder);
   if (!existsSync(top)) return [];
-  return readdirSync(top, { recursive: true, withFileTypes: true })
-    // A folder's README is no source: rewording it builds nothing.
-    .filter(entry => entry.isFile() && !entry.name.endsWith('.md'))
-    .map(entry => path.relative(ROOT, path.join(entry.parentPath, entry.name)))
-    .sort();
+  return (
+    readdirSync(top, { recursive: true, withFileTypes: true })
+      // A folder's README is no source: rewording it builds nothing.
+      .filter(entry => entry.isFile() && !entry.name.endsWith('.md'))
+      .map(entry => path.relative(ROOT, path.join(entry.parentPath, entry.name)))
+      .sort()
+  );
 }

@@ -56,9 +56,7 @@ export class TestServer {
   }
 
   /** A namespace of its own with the control plane's workers; without `ledger: false` with `fleet` in it. */
-  async install(
-    options: { times?: Times; cached?: number; ledger?: boolean } = {},
-  ): Promise<Installation> {
+  async install(options: { times?: Times; cached?: number; ledger?: boolean } = {}): Promise<Installation> {
     const namespace = this.free.shift();
     if (namespace === undefined) throw new Error('no namespace is left: raise the number in NAMESPACES');
     const installation = new Installation(this, namespace);
@@ -79,7 +77,10 @@ export class TestServer {
     let replayed = 0;
     for (const { client, bundle, namespace } of this.installations) {
       const histories = client.workflow.list().intoHistories();
-      for await (const { workflowId, error } of Worker.runReplayHistories({ workflowBundle: bundle }, histories)) {
+      for await (const { workflowId, error } of Worker.runReplayHistories(
+        { workflowBundle: bundle },
+        histories,
+      )) {
         replayed++;
         if (error) faults.push(`${namespace} ${workflowId}: ${error.message}`);
       }

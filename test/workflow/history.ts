@@ -23,15 +23,22 @@ export async function currentDetails(handle: WorkflowHandle): Promise<string> {
 }
 
 /** How many runs the workflow id has had, and how long the longest of the closed ones grew (events). */
-export async function runsOf(handle: WorkflowHandle, first: string): Promise<{ runs: number; longest: number }> {
+export async function runsOf(
+  handle: WorkflowHandle,
+  first: string,
+): Promise<{ runs: number; longest: number }> {
   let runs = 0;
   let longest = 0;
   let next: string | null = first;
   while (next) {
     runs++;
     const run: WorkflowHandle = handle.client.getHandle(handle.workflowId, next);
-    const events: temporalProto.temporal.api.history.v1.IHistoryEvent[] = (await run.fetchHistory()).events ?? [];
-    const continued: temporalProto.temporal.api.history.v1.IWorkflowExecutionContinuedAsNewEventAttributes | null | undefined = events.at(-1)?.workflowExecutionContinuedAsNewEventAttributes;
+    const events: temporalProto.temporal.api.history.v1.IHistoryEvent[] =
+      (await run.fetchHistory()).events ?? [];
+    const continued:
+      | temporalProto.temporal.api.history.v1.IWorkflowExecutionContinuedAsNewEventAttributes
+      | null
+      | undefined = events.at(-1)?.workflowExecutionContinuedAsNewEventAttributes;
     if (continued) longest = Math.max(longest, events.length);
     next = continued?.newExecutionRunId ?? null;
   }

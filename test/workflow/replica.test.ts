@@ -59,7 +59,11 @@ describe('a replica that is started', () => {
       phase: 'loading',
       members: [{ node: 'n-starts', rank: 0, gpus: ['GPU-a', 'GPU-b'], pid: 77, ports: { http: 20_007 } }],
     });
-    await installation.fleet.progress('starts', { fence: order.fence, stage: 'loading weights', percent: 40 });
+    await installation.fleet.progress('starts', {
+      fence: order.fence,
+      stage: 'loading weights',
+      percent: 40,
+    });
     expect((await replica.status()).progress).toMatchObject({ stage: 'loading weights', percent: 40 });
     expect(await replica.route()).toBeUndefined();
 
@@ -172,7 +176,13 @@ describe('a replica whose engine fails', () => {
     const next = await replica.reaches('ready', 2);
     expect(next.fence).toBeGreaterThan(fence);
     expect(next.restarts.in_window).toBe(1);
-    expect(node.calls.map(c => c.activity)).toEqual(['launch', 'await_ready', 'stop', 'launch', 'await_ready']);
+    expect(node.calls.map(c => c.activity)).toEqual([
+      'launch',
+      'await_ready',
+      'stop',
+      'launch',
+      'await_ready',
+    ]);
     expect(await eventually(replica.route, r => r !== undefined, 'it is back')).toMatchObject({
       fence: next.fence,
     });
@@ -243,7 +253,11 @@ describe('a replica that is cancelled', () => {
       d => d !== undefined,
       'the instance is asked to drain',
     );
-    expect(input).toMatchObject({ fence, timeout_ms: 7_000, version: (await installation.fleet.routes()).version });
+    expect(input).toMatchObject({
+      fence,
+      timeout_ms: 7_000,
+      version: (await installation.fleet.routes()).version,
+    });
     expect((await replica.status()).phase).toBe('draining');
     expect(await replica.route()).toMatchObject({ state: 'draining', fence });
     expect(node.countOf('stop')).toBe(0);
@@ -357,7 +371,13 @@ describe('an update of a serving replica', () => {
     expect(next.fence).toBeGreaterThan(fence);
     expect(next.restarts.in_window).toBe(0);
     expect(installation.drains.some(d => d.replica === 'restarted' && d.fence === fence)).toBe(true);
-    expect(node.calls.map(c => c.activity)).toEqual(['launch', 'await_ready', 'stop', 'launch', 'await_ready']);
+    expect(node.calls.map(c => c.activity)).toEqual([
+      'launch',
+      'await_ready',
+      'stop',
+      'launch',
+      'await_ready',
+    ]);
   });
 });
 

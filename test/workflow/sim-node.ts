@@ -104,9 +104,7 @@ export class SimNode {
       called,
       answer,
       refuse: (code, message) =>
-        fail(
-          ApplicationFailure.create({ type: code, message, nonRetryable: !ERRORS[code].retryable }),
-        ),
+        fail(ApplicationFailure.create({ type: code, message, nonRetryable: !ERRORS[code].retryable })),
     };
   }
 
