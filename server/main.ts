@@ -112,22 +112,25 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   // The addresses first: one that is taken is said before anything runs.
   const httpAt = hostPort(config.http_listen);
   await http.listen({ host: httpAt.host, port: httpAt.port });
-  const workers = await startWorkers({
-    native: temporal.native,
-    namespace: config.temporal.namespace,
-    instance,
-    ports: { refreshRoutes: () => routes.refresh(), awaitDrained: routes.awaitDrained },
-    ledger: () => fleet.ledger(),
-    log,
-  });
-  await Promise.all([register(), keepHistories(temporal.client, config.temporal.namespace, log)]);
-  const endpoint = await startAgentEndpoint({
-    listen: hostPort(config.listen),
-    ...(config.tls === null ? {} : { tls: config.tls }),
-    insecure: config.insecure,
-    services: [hub.service, proxy],
-    log,
-  });
+  const [workers, endpoint] = await Promise.all([
+    startWorkers({
+      native: temporal.native,
+      namespace: config.temporal.namespace,
+      instance,
+      ports: { refreshRoutes: () => routes.refresh(), awaitDrained: routes.awaitDrained },
+      ledger: () => fleet.ledger(),
+      log,
+    }),
+    startAgentEndpoint({
+      listen: hostPort(config.listen),
+      ...(config.tls === null ? {} : { tls: config.tls }),
+      insecure: config.insecure,
+      services: [hub.service, proxy],
+      log,
+    }),
+    register(),
+    keepHistories(temporal.client, config.temporal.namespace, log),
+  ]);
   await routes.refresh();
   routes.start();
   const again = setInterval(() => void register().catch(() => undefined), TIMING.instanceRegister);

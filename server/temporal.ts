@@ -15,7 +15,7 @@ export interface Temporal {
 /** Days that closed workflows are kept; an operator asks on Monday what happened on the Friday before last. */
 const RETENTION_DAYS = 30;
 const RETENTION_WARN_DAYS = 7;
-const RETRY_MS = 500;
+const RETRY_MS = 100;
 const RETRY_MAX_MS = 5_000;
 
 /** What upstream connections need, contents and not paths. */

@@ -140,7 +140,7 @@ class StreamHub implements Hub, SessionOwner {
     try {
       info = await within(GREET_WITHIN, this.handlers.hello(node));
     } catch (error) {
-      this.log.warn({ node: node.nodeId, err: error }, 'a Hello was not taken');
+      this.log.warn({ node: node.nodeId, err: messageOf(error) }, 'a Hello was not taken');
       return session.refuse(
         status.UNAVAILABLE,
         `The control plane can't take the node now: ${messageOf(error)}`,
