@@ -17,12 +17,6 @@ export const ERRORS = {
     http: 422,
     hint: 'Correct the named paths of the spec and submit it again.',
   },
-  NAME_MISMATCH: {
-    retryable: false,
-    http: 422,
-    hint: 'Leave `name` out, or start the workflow as replica/<name>.',
-  },
-  UNCHANGED: { retryable: false, http: 200, hint: 'Nothing to do: the running spec is the same.' },
   DOES_NOT_FIT: {
     retryable: false,
     http: 409,

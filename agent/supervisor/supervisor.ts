@@ -101,6 +101,8 @@ export class Supervisor {
       ctx.opts.log.warn({ ...refOf(found), err: error }, 'secrets of an adopted engine can not be read');
     });
     this.watch(found);
+    // The first look is in watch(): one that ended meanwhile has been told of there.
+    if (ctx.handles.get(found)?.state !== 'running') return;
     ctx.opts.log.info({ ...refOf(found), pid: found.engine?.pid }, 'engine adopted');
   }
 

@@ -216,7 +216,8 @@ function onEngine(
     now,
     `engine ${e.rank} exited (${make.exitText(e.failure.exit)})${e.requested ? ', as ordered' : ''}`,
   );
-  if (s.phase === 'stopping') return [];
+  // What ended it is counted already, and its stop is ordered or proven.
+  if (s.phase === 'stopping' || s.phase === 'backing_off') return [];
   return fail(s, e.failure, e.rank, now);
 }
 

@@ -121,6 +121,16 @@ describe('a replica', () => {
     expect(b.state.failures).toHaveLength(1);
   });
 
+  it('counts an exit once that is told only after its stop was proven', () => {
+    const b = new Bench().grant().launched();
+    b.send({ type: 'ready_result', fence: b.fences, result: { ready: false, failure: digest() } });
+    b.stopped();
+    expect(b.state.phase).toBe('backing_off');
+    b.exit();
+    expect(b.state).toMatchObject({ phase: 'backing_off', failures: [expect.any(Number)] });
+    expect(b.did('stop')).toBe(false);
+  });
+
   it('drains on cancel, then stops, proves, releases and ends', () => {
     const b = new Bench().ready();
     b.send({ type: 'cancel' });
@@ -233,7 +243,13 @@ describe('a replica', () => {
   it('gives back a grant of its own that it waits for no longer, and none that was or may be in use (INV-1)', () => {
     const granted = (key: string, fence: number) => ({
       type: 'ledger' as const,
-      reply: { kind: 'granted' as const, key, fence, members: [{ node: 'n2', rank: 0, slots: [3] }], why: '' },
+      reply: {
+        kind: 'granted' as const,
+        key,
+        fence,
+        members: [{ node: 'n2', rank: 0, slots: [3] }],
+        why: '',
+      },
     });
     const b = new Bench();
     const withdrawn = b.state.reserving!;

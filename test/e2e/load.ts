@@ -1,5 +1,6 @@
 // Clients that never pause: each sends its next request when the last one is answered, plain and streamed in turn.
-import { isComplete, type Installation } from './harness.js';
+import { isComplete } from './clients.js';
+import type { Installation } from './harness.js';
 
 export interface Load {
   /** Requests answered so far. */

@@ -2,7 +2,8 @@
 // and nobody notices.
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import type { ReplicaStatus } from '../../contracts/status.js';
-import { type Installation, install, NODE } from './harness.js';
+import { NODE } from './configs.js';
+import { type Installation, install } from './harness.js';
 import { type Load, load } from './load.js';
 import { isRunning, kill, waitFor } from './processes.js';
 
@@ -63,7 +64,12 @@ for (const signal of ['SIGKILL', 'SIGTERM'] as const) {
     await waitFor('the node to be seen silent', async () => (await at.nodes())[0]?.state === 'silent');
     await moreAnswers(running);
     await at.agent.start();
-    expect(at.agent.process().records().some(r => r.msg === 'engine adopted')).toBe(true);
+    expect(
+      at.agent
+        .process()
+        .records()
+        .some(r => r.msg === 'engine adopted'),
+    ).toBe(true);
     await expectUntouched(running);
   });
 }
@@ -92,10 +98,17 @@ it('serves from the table on disk when the router is started without a control p
 
 it('takes the exit that nobody could hear when agent and engine were killed together', async () => {
   const engine = before.members[0]!.pid!;
+  const adopted = () =>
+    at.agent
+      .process()
+      .records()
+      .filter(r => r.msg === 'engine adopted').length;
+  const already = adopted();
   await at.agent.end('SIGKILL');
   kill(engine, 'SIGKILL');
   await waitFor('the engine to be gone', () => !isRunning(engine));
   await at.agent.start();
+  expect(adopted()).toBe(already);
   const next = await at.untilPhase('held', 'ready', before.generation + 1);
   expect(next.last_failure!.sentence).toContain('SIGKILL');
   expect(next.fence).toBeGreaterThan(before.fence!);
@@ -117,24 +130,87 @@ it('lets an engine go on whose shim was killed, and takes its later end for a fa
   expect(enginePids()).toEqual([next.members[0]!.pid]);
 });
 
-it('has a second engine for no moment, whatever is killed in whatever order', async () => {
+it('goes on watching a load after the agent was killed in the middle of it', async () => {
+  const env = { LLMGW_STANDIN_LOAD_MS: '2000' };
+  await at.deploy('loading', { model: 'm', served_model_name: 'loading', engine: 'vllm', env });
+  const { members } = await at.untilPhase('loading', 'loading');
+  await at.agent.end('SIGKILL');
+  await at.agent.start();
+  const ready = await at.untilPhase('loading', 'ready');
+  expect(ready).toMatchObject({ generation: 1, members: [{ pid: members[0]!.pid }], last_failure: null });
+  expect((await at.ctl('replica', 'stop', 'loading')).code).toBe(0);
+  expect((await at.closed('loading')).status).toBe('CANCELED');
+});
+
+it('serves without Temporal, and hears of an exit that happened meanwhile when Temporal is back', async () => {
+  const running = load(at, 'held');
+  await at.temporal.end('SIGKILL');
+  await moreAnswers(running);
+  expect(await running.stop()).toEqual([]);
+  await at.agent.end('SIGKILL');
+  kill(before.members[0]!.pid!, 'SIGKILL');
+  const asked = await at.ctl('replica', 'show', 'held');
+  expect([asked.code, asked.stderr]).toEqual([1, expect.stringContaining('Temporal')]);
+  const back = at.agent.start();
+  const refused = await waitFor('the agent to be put off', () =>
+    at.server
+      .process()
+      .records()
+      .find(r => r.msg === 'a Hello was not taken'),
+  );
+  // A control plane without Temporal is a common fault, not a bug with a stack.
+  expect(JSON.stringify(refused)).not.toContain('    at ');
+  await at.temporal.start();
+  await back;
+  const next = await at.untilPhase('held', 'ready', before.generation + 1);
+  expect(next.last_failure!.sentence).toContain('SIGKILL');
+  expect(enginePids()).toEqual([next.members[0]!.pid]);
+});
+
+/** The most engines of the replica that were ever seen at once while `act` ran. */
+async function mostEngines(act: () => Promise<void>): Promise<number> {
   let most = 0;
   let looking = true;
   const looker = (async () => {
     while (looking) {
       most = Math.max(most, enginePids().length);
-      await new Promise(resolve => setImmediate(resolve));
+      await new Promise(resolve => setTimeout(resolve, 5));
     }
   })();
-  await at.agent.end('SIGKILL');
-  for (const { pid } of at.engines('held')) kill(pid, 'SIGKILL');
-  await at.server.end('SIGKILL');
-  await Promise.all([at.agent.start(), at.server.start()]);
-  const next = await at.untilPhase('held', 'ready', before.generation + 1);
-  looking = false;
+  await act().finally(() => {
+    looking = false;
+  });
   await looker;
+  return most;
+}
+
+it('comes back from a power cut: everything is killed at once and started again', async () => {
+  const parts = [at.temporal, at.server, at.agent, at.router];
+  const most = await mostEngines(async () => {
+    for (const part of parts) kill(part.pid(), 'SIGKILL');
+    for (const { pid } of at.engines('held')) kill(pid, 'SIGKILL');
+    await Promise.all(parts.map(part => part.process().ended));
+    await at.temporal.start();
+    await Promise.all([at.server.start(), at.agent.start(), at.router.start()]);
+    await at.untilPhase('held', 'ready', before.generation + 1);
+  });
   expect(most).toBe(1);
-  expect(enginePids()).toEqual([next.members[0]!.pid]);
+  await at.untilServed('held');
+  expect((await at.chat('held')).status).toBe(200);
+});
+
+it('keeps an engine whose workflow was terminated, and a new run stops it before it starts its own', async () => {
+  expect((await at.temporalCli('workflow', 'terminate', '--workflow-id', 'replica/held')).code).toBe(0);
+  expect(enginePids()).toEqual([before.members[0]!.pid]);
+  expect((await at.chat('held')).status).toBe(200);
+  const most = await mostEngines(async () => {
+    expect((await at.deploy('held', spec)).code).toBe(0);
+    const next = await at.untilPhase('held', 'ready');
+    expect(next.fence).toBeGreaterThan(before.fence!);
+    expect(next.members[0]!.pid).not.toBe(before.members[0]!.pid);
+  });
+  expect(most).toBe(1);
+  expect((await at.nodes())[0]!.gpus).toMatchObject({ held: 2, leaked: 0 });
 });
 
 it('stops its engines at the host’s own stop, and starts them again without counting a failure', async () => {

@@ -106,8 +106,7 @@ export function start(
     child.once('exit', (code, signal) => resolve(code ?? signal!));
   });
   ended.catch(() => {});
-  const output = (): string =>
-    existsSync(options.logFile) ? readFileSync(options.logFile, 'utf8') : '';
+  const output = (): string => (existsSync(options.logFile) ? readFileSync(options.logFile, 'utf8') : '');
   return {
     child,
     pid: child.pid!,

@@ -3,7 +3,9 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { ReplicaStatus } from '../../contracts/status.js';
-import { GPUS, type Installation, install, isComplete, NODE, ROOT } from './harness.js';
+import { isComplete } from './clients.js';
+import { GPUS, NODE, ROOT } from './configs.js';
+import { type Installation, install } from './harness.js';
 import { isRunning, waitFor } from './processes.js';
 
 const example = JSON.parse(readFileSync(path.join(ROOT, 'deploy/examples/replica.json'), 'utf8'));
@@ -31,7 +33,10 @@ it('serves the example, plain and streamed, and gives everything back when it is
 
   const plain = await at.chat(MODEL);
   expect(plain.status).toBe(200);
-  expect(JSON.parse(plain.text)).toMatchObject({ model: MODEL, choices: [{ message: { role: 'assistant' } }] });
+  expect(JSON.parse(plain.text)).toMatchObject({
+    model: MODEL,
+    choices: [{ message: { role: 'assistant' } }],
+  });
   const streamed = await at.stream(MODEL);
   expect(streamed.status).toBe(200);
   expect(streamed.text.split('\n\n').length).toBeGreaterThan(3);
@@ -80,7 +85,9 @@ it('tells in the history what was done and why', async () => {
   const text = JSON.stringify(events);
   const summaries = events
     .filter(e => e.eventType === 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
-    .map(e => Buffer.from((e.userMetadata as { summary: { data: string } }).summary.data, 'base64').toString());
+    .map(e =>
+      Buffer.from((e.userMetadata as { summary: { data: string } }).summary.data, 'base64').toString(),
+    );
   expect(summaries).toEqual([
     `"start generation 1 on ${NODE}, slots 0,1"`,
     `"wait until generation 1 on ${NODE} serves"`,
@@ -91,7 +98,15 @@ it('tells in the history what was done and why', async () => {
   );
   const { memo } = JSON.parse(described.stdout).workflowExecutionInfo;
   expect(memo.fields).toEqual({ model: example.model, node: NODE, phase: 'ready' });
-  const namespace = await at.temporalCli('operator', 'namespace', 'describe', '-n', 'default', '--output', 'json');
+  const namespace = await at.temporalCli(
+    'operator',
+    'namespace',
+    'describe',
+    '-n',
+    'default',
+    '--output',
+    'json',
+  );
   expect(JSON.parse(namespace.stdout).config.workflowExecutionRetentionTtl).toBe('2592000s');
 });
 
@@ -120,13 +135,52 @@ it('says unchanged for the same spec and starts the next generation for another 
 
 it('shows the same by ctl, as tables and as JSON', async () => {
   const nodes = await at.ctl('nodes', '--json');
-  expect(JSON.parse(nodes.stdout)).toMatchObject([{ node_id: NODE, state: 'connected', gpus: { total: GPUS } }]);
+  expect(JSON.parse(nodes.stdout)).toMatchObject([
+    { node_id: NODE, state: 'connected', gpus: { total: GPUS } },
+  ]);
   expect((await at.ctl('nodes')).stdout).toMatch(/^NODE\s.*\n.*gpu-a-01\s+connected/);
   expect((await at.ctl('node', 'show', NODE)).stdout).toContain('NVIDIA H100 80GB HBM3');
   expect((await at.ctl('replicas')).stdout).toMatch(/mine\s+ready/);
   const shown = JSON.parse((await at.ctl('replica', 'show', 'mine', '--json')).stdout);
   expect(shown).toMatchObject({ phase: 'ready', generation: 3 });
   expect((await at.ctl('replica', 'logs', 'mine')).stdout).toContain('Application startup complete.');
+});
+
+it('lets a replica wait for GPUs that are taken, with its reason, and places it when they are given back', async () => {
+  const big = (name: string) => ({
+    name,
+    model: 'm',
+    served_model_name: name,
+    engine: 'vllm',
+    tensor_parallel: 6,
+  });
+  const first = await at.ctl('deploy', '-f', at.file('first.json', big('first')));
+  expect([first.code, first.stdout]).toEqual([0, expect.stringContaining('created')]);
+  await at.untilPhase('first', 'ready');
+  await at.ctl('deploy', '-f', at.file('second.json', big('second')));
+  const waiting = await waitFor('a reason', async () => {
+    const seen = await at.status('second');
+    return seen?.reason.startsWith('waiting for GPUs') ? seen : null;
+  });
+  expect(waiting).toMatchObject({ phase: 'pending', generation: 0, deadline: null });
+  expect(waiting.reason).toContain(NODE);
+
+  const unchanged = await at.ctl('deploy', '-f', at.file('first.json', big('first')));
+  expect([unchanged.code, unchanged.stdout]).toEqual([0, expect.stringContaining('unchanged')]);
+  expect((await at.ctl('replica', 'stop', 'first')).code).toBe(0);
+  await at.untilPhase('second', 'ready');
+  expect((await at.nodes())[0]!.gpus).toMatchObject({ held: 8, free: 0 });
+
+  const changed = await at.ctl(
+    'deploy',
+    '-f',
+    at.file('second.json', { ...big('second'), tensor_parallel: 1 }),
+  );
+  expect([changed.code, changed.stdout]).toEqual([0, expect.stringContaining('changed')]);
+  await at.untilPhase('second', 'ready', 2);
+  expect((await at.nodes())[0]!.gpus).toMatchObject({ held: 3, free: 5 });
+  expect((await at.ctl('replica', 'stop', 'second')).code).toBe(0);
+  expect((await at.closed('second')).status).toBe('CANCELED');
 });
 
 it('drains: an answer that is streaming when the replica is stopped arrives whole', async () => {

@@ -3,7 +3,7 @@
 // installation with `cached: 0` replays at each task besides (three times slower: for the tests where it matters).
 import { Client, type WorkflowHandle } from '@temporalio/client';
 import { TestWorkflowEnvironment } from '@temporalio/testing';
-import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
+import { Worker } from '@temporalio/worker';
 import { controlActivities, planActivities } from '../../activities/control/index.js';
 import type { ControlActivities } from '../../contracts/activities.js';
 import { controlQueue, FLEET_ID, replicaWorkflowId, WORKFLOW_QUEUE } from '../../contracts/ids.js';
@@ -12,6 +12,7 @@ import type { NodeRow, ReplicaPhase, ReplicaStatus } from '../../contracts/statu
 import { findTemporal } from '../../dev/temporal-binary.js';
 import { FleetClient } from '../../server/fleet.js';
 import { type Times, workflowBundle } from './bundle.js';
+import { quietRuntime } from './runtime.js';
 import { SimNode } from './sim-node.js';
 
 /** What tests wait on is bounded, so that a fault says what it saw instead of hanging; it measures nothing. */
@@ -39,7 +40,7 @@ export class TestServer {
   private constructor(private readonly env: TestWorkflowEnvironment) {}
 
   static async start(): Promise<TestServer> {
-    Runtime.install({ logger: new DefaultLogger('ERROR') });
+    quietRuntime();
     const { path } = await findTemporal();
     const env = await TestWorkflowEnvironment.createLocal({
       server: {
