@@ -114,7 +114,7 @@ const ROWS: Row[] = [
  * then has only "Failed to connect". A refused connection or an unknown host never looks like this.
  */
 const BARE_CLOSE =
-  /ECONNRESET|ConnectionReset|BrokenPipe|UnexpectedEof|socket disconnected before secure|Failed to connect/;
+  /ECONNRESET|ConnectionReset|BrokenPipe|UnexpectedEof|Canceled, "connection closed"|socket disconnected before secure|Failed to connect/;
 
 /** What a failed connection's error says about TLS; null when it isn't a TLS matter. */
 export function tlsFault(error: unknown, context: TlsFaultContext): TlsFault | null {

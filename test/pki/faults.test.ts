@@ -140,6 +140,12 @@ test.each(['grpc-js', 'core'])(
   },
 );
 
+test('a call that the core gave up because the connection closed under it is the same silent close', () => {
+  const said =
+    'TransportError: Failed to call GetSystemInfo: code: \'The operation was cancelled\', message: "operation was canceled", source: tonic::transport::Error(Transport, hyper::Error(Canceled, "connection closed"))';
+  expect(tlsFault(new Error(said), context)).toMatchObject({ kind: 'refused_by_peer' });
+});
+
 test.each(['grpc-js', 'core', 'tls'])('a server without TLS, by %s', async dialer => {
   const plain: Server = createServer(socket => {
     socket.on('error', () => {});
