@@ -13,7 +13,7 @@ import { NodeInventory } from './inventory.js';
 import { serveRequests } from './serve.js';
 import type { AgentStop } from './stop.js';
 import { StreamClient } from './stream/client.js';
-import type { StreamConfig, Welcomed } from './stream/types.js';
+import type { StreamConfig } from './stream/types.js';
 import { Supervisor } from './supervisor/supervisor.js';
 import { agentVersion } from './version.js';
 import { NodeWorker, type NodeWorkerOptions, type RunningWorker } from './worker.js';
@@ -37,7 +37,7 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
   if ('problem' in locked) throw new Fault(locked.problem);
 
   const conditions = new Conditions();
-  let welcomed: Welcomed | null = null;
+  let stream: StreamClient | null = null;
   const discovery = openDiscovery(config);
   const supervisor = new Supervisor(
     supervisorOptions({
@@ -45,8 +45,8 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
       discovery,
       conditions,
       log,
-      slots: () => Object.fromEntries(welcomed?.slots ?? []),
-      seenAddress: () => welcomed?.peerAddress ?? null,
+      slots: () => Object.fromEntries(stream?.welcomed()?.slots ?? []),
+      seenAddress: () => stream?.welcomed()?.peerAddress ?? null,
     }),
   );
   await supervisor.start();
@@ -68,7 +68,7 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
     conditions,
     log,
   });
-  const stream = new StreamClient({
+  const connection = new StreamClient({
     config: streamConfig,
     conditions,
     counter: new SessionCounter(config.supervisor.work_dir, log),
@@ -84,18 +84,16 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
         inventory: () => inventory.latest(),
       }),
     },
-    onWelcome: w => {
-      welcomed = w;
-      worker.use(w.temporalNamespace);
-    },
+    onWelcome: w => worker.use(w.temporalNamespace),
   });
+  stream = connection;
 
   let looking = false;
   const lookAgain = setInterval(async () => {
     if (looking) return; // a sick driver answers slower than we ask
     looking = true;
     try {
-      if (inventory.update(await look())) stream.inventoryChanged();
+      if (inventory.update(await look())) connection.inventoryChanged();
     } catch (err) {
       log.warn({ err }, 'the node could not be looked at');
     } finally {
@@ -103,7 +101,7 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
     }
   }, LOOK_EVERY);
 
-  await Promise.all([stream.run(stop.signal), worker.run(stop.signal)]);
+  await Promise.all([connection.run(stop.signal), worker.run(stop.signal)]);
   clearInterval(lookAgain);
   supervisor.close();
   await locked.lock.release();

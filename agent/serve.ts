@@ -15,7 +15,10 @@ const LogsRequest = z.object({
 
 export interface ServeSources {
   /** Last lines of an engine's log, oldest first; throws ENGINE_UNKNOWN. */
-  tail(replica: string, query: { generation?: number; rank?: number; lines?: number }): string[];
+  tail(
+    replica: string,
+    query: { generation?: number; rank?: number; lines?: number },
+  ): string[] | Promise<string[]>;
   inventory(): Inventory;
 }
 
@@ -34,7 +37,7 @@ export function serveRequests(sources: ServeSources): ServeRequest {
       throw new LlmgwError('BAD_REQUEST', `logs: ${issue?.path.join('.')}: ${issue?.message}`);
     }
     const { replica, generation, rank, lines } = asked.data;
-    const tail = sources.tail(replica, {
+    const tail = await sources.tail(replica, {
       ...(generation == null ? {} : { generation }),
       ...(rank == null ? {} : { rank }),
       ...(lines == null ? {} : { lines }),

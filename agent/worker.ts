@@ -53,6 +53,7 @@ interface Generation {
 export class NodeWorker implements RunningWorker {
   private namespace: string | null = null;
   private changed: () => void = () => {};
+  private readonly drains = new Set<Promise<void>>();
 
   constructor(private readonly opts: NodeWorkerOptions) {}
 
@@ -68,13 +69,14 @@ export class NodeWorker implements RunningWorker {
     while (!stop.aborted) {
       const since = performance.now();
       const why = await this.serve(stop);
-      if (stop.aborted) return;
+      if (stop.aborted) break;
       if (performance.now() - since > HELD_AFTER) backoff.reset();
       const wait = backoff.next();
       conditions.set('worker', `The Temporal worker does not run: ${why}`);
       log.warn({ in_ms: wait }, `the Temporal worker does not run: ${why}`);
       await pause(wait, stop);
     }
+    await Promise.all(this.drains);
   }
 
   /** Runs workers, one after the other as certificates change, until one ends by itself or the agent stops. */
@@ -87,18 +89,23 @@ export class NodeWorker implements RunningWorker {
     }
     this.opts.conditions.clear('worker');
     this.opts.log.info({ queue: nodeQueue(this.opts.config.nodeId) }, 'the Temporal worker runs');
-    const drains: Promise<void>[] = [];
     for (;;) {
       const why = await Promise.race([current.ended, this.nextLook(stop)]);
-      if (stop.aborted) break;
-      if (why !== null) return why;
+      if (stop.aborted || why !== null) {
+        this.retire(current);
+        return why ?? 'the agent stops';
+      }
       const next = await this.replace(current);
       if (next === null) continue;
-      drains.push(this.drain(current));
+      this.retire(current);
       current = next;
     }
-    await Promise.all([...drains, this.drain(current)]);
-    return 'the agent stops';
+  }
+
+  /** Whatever ended it, its connection is closed; the next one doesn't wait for activities that hang in it. */
+  private retire(generation: Generation): void {
+    const drain = this.drain(generation).finally(() => this.drains.delete(drain));
+    this.drains.add(drain);
   }
 
   /** A worker with the certificates and namespace of now; null: they are the same, or not usable. */

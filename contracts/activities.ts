@@ -25,6 +25,8 @@ export interface Prepared {
   mgmt_addr: string | null;
   /** Short public id of the secret its engine key is derived from; null: the engine runs without a key. */
   key_id: string | null;
+  /** stop_timeout and gpu_release_timeout of the node together, ms: bounds how long a stop is waited for. */
+  stop_ms?: number;
 }
 
 export interface Spawned {

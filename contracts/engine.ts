@@ -65,6 +65,8 @@ export type EngineReport = z.infer<typeof EngineReport>;
 
 /** An exit that is told to `replica/<name>`: at least once, deduplicated by seq (per engine, from 1). */
 export const EngineEvent = z.object({
+  /** The node that told of it, by its certificate; set by the control plane (INV-8). */
+  node: z.string().optional(),
   replica: z.string(),
   fence: z.number().int(),
   rank: z.number().int(),

@@ -21,6 +21,8 @@ export function replicaNameOf(workflowId: string): string | null {
 /** Key of a ledger message: `n` counts all messages of the replica's run chain. */
 export const ledgerKey = (firstRunId: string, what: string, n: number): string =>
   `${firstRunId}/${what}/${n}`;
+/** The run chain of a ledger message. */
+export const runOf = (key: string): string => key.slice(0, key.indexOf('/'));
 export const keyNumber = (key: string): number => Number(key.slice(key.lastIndexOf('/') + 1));
 
 /** One member's engine of one generation: what handles, keys, events and routes are about (INV-6). */

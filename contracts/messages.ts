@@ -19,6 +19,10 @@ export interface Shape {
 export interface Excluded {
   node: string;
   reason: string;
+  /** Workflow time, ms, until which the node is left out; null: until the spec changes. */
+  until: number | null;
+  /** How often in a row. */
+  times: number;
 }
 
 export interface GrantMember {
@@ -133,6 +137,8 @@ export interface NodeHello {
   proven: boolean;
   clock_offset_ms: number;
   heartbeat_interval_ms: number;
+  /** False: its protocol is older than what this control plane serves. Engines are kept, nothing new is placed. */
+  compatible?: boolean;
   inventory: Inventory;
   engines: EngineReport[];
 }
@@ -163,6 +169,8 @@ export interface WelcomeInfo {
 
 /** Control plane → replica/<name>, on a change of stage, at most one in TIMING.progressSignal. */
 export interface ProgressMsg {
+  /** The node that told of it, by its certificate (INV-8). */
+  node?: string;
   fence: number;
   stage: string;
   percent: number | null;

@@ -12,6 +12,10 @@ const name = z.string().superRefine((v, ctx) => {
   if (fault !== null) ctx.addIssue({ code: 'custom', message: fault });
 });
 const text = z.string().min(1);
+/** Names that clients ask for and what the engine loads; longer than any path or repository id. */
+const MAX_NAME = 512;
+/** With what a workflow puts around it, no payload passes 64 KiB (INV-11). */
+const MAX_SPEC_BYTES = 32 * 1024;
 const count = z.number().int().min(1).max(1024);
 
 const Placement = z.strictObject({
@@ -72,13 +76,21 @@ export type ParsedSpec = { ok: true; spec: ReplicaSpec } | { ok: false; faults: 
  * What is wrong in itself is found here; what today's fleet can't host isn't (that is `pending`).
  */
 export function parseReplicaSpec(raw: unknown, expectedName: string): ParsedSpec {
+  // First of all: what is wrong with each of a million keys would be no answer either.
+  const size = sizeFault(raw);
+  if (size !== null) return { ok: false, faults: [size] };
   const parsed = ReplicaSpec.safeParse(raw);
   if (!parsed.success) {
     // What has the right shape is looked at all the same: every fault at once.
     const loose = readable(raw);
     return {
       ok: false,
-      faults: [...zodFaults(parsed.error, raw, ReplicaSpec), ...argFaults(loose), ...envFaults(loose)],
+      faults: [
+        ...zodFaults(parsed.error, raw, ReplicaSpec),
+        ...textFaults(loose),
+        ...argFaults(loose),
+        ...envFaults(loose),
+      ],
     };
   }
   const spec: ReplicaSpec = {
@@ -89,13 +101,16 @@ export function parseReplicaSpec(raw: unknown, expectedName: string): ParsedSpec
   const faults = [
     ...nameFaults(spec, expectedName),
     ...sizeFaults(spec),
+    ...textFaults(parsed.data),
     ...argFaults(spec),
     ...envFaults(spec),
   ];
   return faults.length === 0 ? { ok: true, spec } : { ok: false, faults };
 }
 
-type Loose = Pick<ReplicaSpec, 'args' | 'env' | 'env_from_files'>;
+type Loose = Pick<ReplicaSpec, 'args' | 'env' | 'env_from_files' | 'aliases' | 'model'> & {
+  served_model_name?: string | undefined;
+};
 
 function readable(raw: unknown): Loose {
   const o = (raw !== null && typeof raw === 'object' ? raw : {}) as Record<string, unknown>;
@@ -103,7 +118,11 @@ function readable(raw: unknown): Loose {
     v !== null && typeof v === 'object' && !Array.isArray(v)
       ? Object.fromEntries(Object.entries(v).filter((e): e is [string, string] => typeof e[1] === 'string'))
       : {};
+  const text = (v: unknown): string => (typeof v === 'string' ? v : '');
   return {
+    model: text(o.model),
+    served_model_name: text(o.served_model_name),
+    aliases: Array.isArray(o.aliases) ? o.aliases.map(text) : [],
     args: Array.isArray(o.args) ? o.args.filter(a => typeof a === 'string') : [],
     env: texts(o.env),
     env_from_files: texts(o.env_from_files),
@@ -163,6 +182,53 @@ function sizeFaults(spec: ReplicaSpec): Fault[] {
     if (names.indexOf(a) !== i + 1) out.push(fault(['aliases', i], `${JSON.stringify(a)} is named twice`));
   });
   return out;
+}
+
+function sizeFault(raw: unknown): Fault | null {
+  let bytes = 0;
+  try {
+    for (const c of canonicalJson(raw)) bytes += utf8Length(c.codePointAt(0)!);
+  } catch {
+    return fault([], 'the spec is nested too deep to be read');
+  }
+  if (bytes <= MAX_SPEC_BYTES) return null;
+  return fault(
+    [],
+    `the spec is ${bytes} bytes of JSON, and at most ${MAX_SPEC_BYTES} are taken: it travels in every step of the history; put long texts into files on the nodes and name their paths`,
+  );
+}
+
+const utf8Length = (code: number): number => (code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4);
+
+/** What becomes an argument of the engine must not become a flag of it, nor carry a secret (INV-13). */
+function textFaults(spec: Loose): Fault[] {
+  const named: [Fault['path'], string][] = [
+    [['model'], spec.model],
+    [['served_model_name'], spec.served_model_name ?? ''],
+    ...spec.aliases.map((alias, i): [Fault['path'], string] => [['aliases', i], alias]),
+  ];
+  return named.flatMap(([path, value]) => {
+    const problem = textProblem(value);
+    return problem === null ? [] : [fault(path, problem)];
+  });
+}
+
+function textProblem(value: string): string | null {
+  if (value.length > MAX_NAME) return `is ${value.length} characters long, at most ${MAX_NAME} are taken`;
+  if (value.startsWith('-'))
+    return 'begins with "-": the engine would take it for a flag; flags belong into `args`';
+  if (hasControlCharacter(value)) return 'holds a control character, such as a line break or NUL: remove it';
+  if (looksLikeSecret(value))
+    return 'looks like a secret, and it would stand in argv and in the history: put it into a file under secrets_dir and name it in env_from_files';
+  return null;
+}
+
+function hasControlCharacter(value: string): boolean {
+  for (const c of value) {
+    const code = c.codePointAt(0)!;
+    if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return true;
+  }
+  return false;
 }
 
 function argFaults(spec: Loose): Fault[] {

@@ -27,7 +27,7 @@ export function tryNext({ paths, ports, cwd, demo }: Where): string {
   const server = ports.http === DEFAULT_HTTP_PORT ? '' : ` --server http://127.0.0.1:${ports.http}`;
   const ctl = `${llmgw} ctl${server}`;
   const name = demo ? DEMO : 'mine';
-  const start = `${temporal} workflow start --type replica --task-queue llmgw --workflow-id replica/mine --id-conflict-policy Fail --input-file ${exampleFile}`;
+  const start = `${temporal} workflow start --type replica --task-queue llmgw --workflow-id replica/mine --id-conflict-policy Fail --fail-existing --input-file ${exampleFile}`;
   const commands: [string, string][] = [
     ...(demo ? [] : ([['deploy a replica', start]] as [string, string][])),
     ['ask the model', chat(ports.router, false)],

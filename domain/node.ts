@@ -95,6 +95,10 @@ export function nodeStep(s: NodeState, ev: NodeEvent, now: number): boolean {
       if (s.boot_id !== null && s.boot_id !== hello.boot_id) log(s, now, 'the host was rebooted');
       s.boot_id = hello.boot_id;
       takeInventory(s, hello.inventory, now);
+      if (hello.compatible === false) {
+        incompatible(s, now);
+        return true;
+      }
       heard(s, now, `session ${hello.session} at ${hello.instance}`);
       return true;
     }
@@ -107,7 +111,7 @@ export function nodeStep(s: NodeState, ev: NodeEvent, now: number): boolean {
     case 'digest': {
       if (ev.digest.session !== s.session) return false;
       s.heard_at = now;
-      const back = s.state !== 'connected';
+      const back = s.state !== 'connected' && s.state !== 'incompatible';
       if (back) heard(s, now, 'heartbeats are back');
       return back;
     }
@@ -142,6 +146,15 @@ export function nextLook(s: NodeState, now: number): number | null {
   if (s.state !== 'connected') return null;
   const at = Math.min(s.silent_at ?? Number.POSITIVE_INFINITY, s.heard_at + TIMING.nodeLookInterval);
   return Math.max(1, at - now);
+}
+
+function incompatible(s: NodeState, now: number): void {
+  if (s.state !== 'incompatible') s.since = now;
+  s.state = 'incompatible';
+  s.heard_at = now;
+  s.silent_at = null;
+  s.reason = `its agent speaks protocol ${s.protocol_version}, older than this control plane serves: update it; its engines are kept`;
+  log(s, now, s.reason);
 }
 
 function heard(s: NodeState, now: number, why: string): void {

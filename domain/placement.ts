@@ -28,12 +28,19 @@ interface Refusal {
   kind: 'scope' | 'fatal' | 'size' | 'passing';
 }
 
-export function place(shape: Shape, nodes: Candidate[], exclude: Excluded[], prefer: string | null): Placed {
+/** `now`: exclusions that have passed by then don't count. */
+export function place(
+  shape: Shape,
+  nodes: Candidate[],
+  exclude: Excluded[],
+  prefer: string | null,
+  now: number,
+): Placed {
   const size = (shape.tensor_parallel * shape.pipeline_parallel) / shape.nodes;
   const refusals: (Refusal & { node: string })[] = [];
   let best: { c: Candidate; slots: number[]; islandNote: string; score: number[] } | null = null;
   for (const c of [...nodes].sort((a, b) => (a.facts.node_id < b.facts.node_id ? -1 : 1))) {
-    const r = refuse(shape, size, c, exclude, nodes);
+    const r = refuse(shape, size, c, exclude, nodes, now);
     if (r !== null) {
       refusals.push({ ...r, node: c.facts.node_id });
       continue;
@@ -95,6 +102,7 @@ function refuse(
   c: Candidate,
   exclude: Excluded[],
   all: Candidate[],
+  now: number,
 ): Refusal | null {
   const { facts } = c;
   const p = shape.placement;
@@ -111,7 +119,10 @@ function refuse(
       );
   }
   const ex = exclude.find(e => e.node === facts.node_id);
-  if (ex !== undefined) return fatal(ex.reason);
+  if (ex !== undefined && ex.until === null) return fatal(ex.reason);
+  if (ex?.until != null && ex.until > now) {
+    return notNow(`left out for a while: ${ex.reason}`);
+  }
   const engine = facts.engines.find(e => e.name === shape.engine);
   if (engine === undefined) return fatal(engineMissing(shape.engine, facts, all));
   if (engine.problem !== null) return fatal(`engine "${shape.engine}": ${engine.problem}`);

@@ -1,19 +1,26 @@
 // What agents say, handed to the workflows: edges at once, heartbeats as a digest in ten minutes, progress on a change
 // of stage (INV-9, INV-11). Exits are acknowledged only when Temporal has them.
+import { WorkflowNotFoundError } from '@temporalio/client';
 import type { EngineEvent } from '../contracts/engine.js';
 import type { NodeHello } from '../contracts/messages.js';
 import { TIMING } from '../contracts/timing.js';
 import type { Logger } from '../lib/log.js';
 import type { LiveEngine } from '../proto/codec.js';
+import { Deliveries } from './deliveries.js';
 import type { FleetClient } from './fleet.js';
-import type { HelloNode, StreamHandlers } from './stream/types.js';
+import type { GoneReason, HelloNode, StreamHandlers } from './stream/types.js';
 
 export interface AgentsOptions {
   fleet: FleetClient;
   instance: string;
   peerAddr: string | null;
   log: Logger;
+  /** First wait before what Temporal didn't take is sent again, ms. */
+  retryMs?: number;
 }
+
+/** Sessions of a node whose end isn't told yet: its agent comes back twice a minute while Temporal is away. */
+const MAX_UNTOLD = 32;
 
 interface Heard {
   session: number;
@@ -26,8 +33,12 @@ export function agentHandlers({
   instance,
   peerAddr,
   log,
+  retryMs,
 }: AgentsOptions): StreamHandlers & { close(): void } {
   const heard = new Map<string, Heard>();
+  const deliveries = new Deliveries(log, retryMs);
+  /** Node → session → why it ended; any of them may be the one that the workflow counts by. */
+  const untold = new Map<string, Map<number, GoneReason>>();
   /** engine → what its workflow was told last. */
   const told = new Map<string, { stage: string; at: number }>();
 
@@ -54,10 +65,12 @@ export function agentHandlers({
       const info = await fleet.hello(node.nodeId, helloOf(node, instance, peerAddr));
       return {
         highestSession: info.highest_session > node.session ? info.highest_session : 0,
-        slots: Object.fromEntries(Object.entries(info.slots).map(([slot, uuid]) => [Number(slot), uuid])),
+        slots: slotsOf(info),
       };
     },
     welcomed(node) {
+      deliveries.supersede(node.nodeId, node.session);
+      untold.delete(node.nodeId);
       const phase = Math.random() * 0.3 + 0.7;
       heard.set(node.nodeId, {
         session: node.session,
@@ -70,31 +83,56 @@ export function agentHandlers({
       const h = heard.get(nodeId);
       if (h === undefined || h.session !== session) return;
       h.heartbeats++;
-      for (const engine of hb.engines) progress(engine);
+      for (const engine of hb.engines) progress(nodeId, engine);
     },
     async event(nodeId, event: EngineEvent) {
-      const where = await fleet.engineEvent(event);
+      const where = await fleet.engineEvent(nodeId, event);
       log.info(
         { node: nodeId, replica: event.replica, fence: event.fence, seq: event.seq, where },
         'engine exit recorded',
       );
     },
     inventoryChanged(nodeId, session, inventory) {
-      quietly('an inventory', fleet.inventory(nodeId, { session, inventory }));
+      let taken = false;
+      return deliveries.post({
+        nodeId,
+        kind: 'inventory',
+        session,
+        send: async () => {
+          if (!taken) await unlessNone(fleet.inventory(nodeId, { session, inventory }));
+          taken = true;
+          const info = await unlessNone(fleet.welcome(nodeId));
+          return info === null ? null : slotsOf(info);
+        },
+      });
     },
     gone(nodeId, session, reason) {
-      heard.delete(nodeId);
+      // One that was refused doesn't speak for the one that is live.
+      if (heard.get(nodeId)?.session === session) heard.delete(nodeId);
       log.info({ node: nodeId, session, reason }, 'agent gone');
-      quietly(
-        'the end of a stream',
-        fleet.gone(nodeId, { session, instance, reason: goneText(reason, instance) }),
-      );
+      const sessions = untold.get(nodeId) ?? new Map<number, GoneReason>();
+      untold.set(nodeId, sessions);
+      sessions.set(session, reason);
+      // The first is the one that was live: it stays.
+      if (sessions.size > MAX_UNTOLD) sessions.delete([...sessions.keys()][1]!);
+      void deliveries.post({ nodeId, kind: 'gone', session, send: () => tellEnds(nodeId, sessions) });
     },
-    close: () => clearInterval(timer),
+    close() {
+      clearInterval(timer);
+      deliveries.close();
+    },
   };
 
-  function progress(e: LiveEngine): void {
-    const key = `${e.replica}/${e.fence}/${e.rank}`;
+  async function tellEnds(nodeId: string, sessions: Map<number, GoneReason>): Promise<void> {
+    for (const [session, reason] of sessions) {
+      await unlessNone(fleet.gone(nodeId, { session, instance, reason: goneText(reason, instance) }));
+      sessions.delete(session);
+    }
+    if (untold.get(nodeId) === sessions) untold.delete(nodeId);
+  }
+
+  function progress(nodeId: string, e: LiveEngine): void {
+    const key = `${nodeId}/${e.replica}/${e.fence}/${e.rank}`;
     if (e.state !== 'loading') {
       told.delete(key);
       return;
@@ -104,7 +142,10 @@ export function agentHandlers({
     const last = told.get(key);
     if (last !== undefined && (last.stage === e.stage || now - last.at < TIMING.progressSignal)) return;
     told.set(key, { stage: e.stage, at: now });
-    quietly('progress', fleet.progress(e.replica, { fence: e.fence, stage: e.stage, percent: e.percent }));
+    quietly(
+      'progress',
+      fleet.progress(e.replica, { node: nodeId, fence: e.fence, stage: e.stage, percent: e.percent }),
+    );
   }
 }
 
@@ -113,7 +154,22 @@ const goneText = (reason: string, instance: string): string =>
     ? 'no heartbeat arrived'
     : reason === 'shutdown'
       ? `${instance} stopped`
-      : 'the connection closed';
+      : reason === 'refused'
+        ? 'its Hello could not be answered'
+        : 'the connection closed';
+
+const slotsOf = (info: { slots: Record<string, string> }): Record<number, string> =>
+  Object.fromEntries(Object.entries(info.slots).map(([slot, uuid]) => [Number(slot), uuid]));
+
+/** null: the node has no workflow (any more), and its next Hello starts one that knows all of it. */
+async function unlessNone<T>(call: Promise<T>): Promise<T | null> {
+  try {
+    return await call;
+  } catch (err) {
+    if (err instanceof WorkflowNotFoundError) return null;
+    throw err;
+  }
+}
 
 function helloOf(node: HelloNode, instance: string, peerAddr: string | null): NodeHello {
   return {
@@ -125,6 +181,7 @@ function helloOf(node: HelloNode, instance: string, peerAddr: string | null): No
     agent_version: node.agentVersion,
     capabilities: node.capabilities,
     proven: !node.unproven,
+    compatible: node.compatible,
     clock_offset_ms: node.clockSkewMs,
     heartbeat_interval_ms: node.heartbeatIntervalMs,
     inventory: { ...node.inventory, mgmt_addr: node.inventory.mgmt_addr ?? node.peerAddress },

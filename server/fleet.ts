@@ -20,6 +20,8 @@ import type { NodeState } from '../domain/node.js';
 
 /** A query without a worker hangs for as long as it may: an operator waits 3 s at most. */
 export const QUERY_MS = 3_000;
+/** A signal needs no worker, only Temporal itself. */
+const SIGNAL_MS = 10_000;
 
 export class FleetClient {
   constructor(readonly client: Client) {}
@@ -37,16 +39,21 @@ export class FleetClient {
 
   /** The node's own workflow learns of it, and answers with what Welcome says. */
   async hello(nodeId: string, hello: NodeHello): Promise<WelcomeInfo> {
-    await this.client.workflow.signalWithStart('node', {
-      workflowId: nodeWorkflowId(nodeId),
-      taskQueue: WORKFLOW_QUEUE,
-      args: [],
-      signal: 'hello',
-      signalArgs: [hello],
-    });
-    // A query sees every signal that was accepted before it.
-    return this.query<WelcomeInfo>(nodeWorkflowId(nodeId), 'welcome');
+    await this.client.connection.withDeadline(Date.now() + SIGNAL_MS, () =>
+      this.client.workflow.signalWithStart('node', {
+        workflowId: nodeWorkflowId(nodeId),
+        taskQueue: WORKFLOW_QUEUE,
+        args: [],
+        signal: 'hello',
+        signalArgs: [hello],
+      }),
+    );
+    return this.welcome(nodeId);
   }
+
+  /** A query sees every signal that was accepted before it. */
+  welcome = (nodeId: string): Promise<WelcomeInfo> =>
+    this.query<WelcomeInfo>(nodeWorkflowId(nodeId), 'welcome');
 
   gone = (nodeId: string, msg: NodeGone): Promise<void> => this.signal(nodeWorkflowId(nodeId), 'gone', msg);
   digest = (nodeId: string, msg: NodeDigest): Promise<void> =>
@@ -58,9 +65,11 @@ export class FleetClient {
 
   /**
    * An engine's exit goes straight to its replica. Closed or unknown: to the ledger as unclaimed. Rejects only when
-   * Temporal can't be reached; then the agent keeps it and sends it again.
+   * Temporal can't be reached; then the agent keeps it and sends it again. `nodeId`: whose certificate told of it;
+   * replica, fence and rank are the peer's word, and a node may speak for its own members only (INV-8).
    */
-  async engineEvent(event: EngineEvent): Promise<'told' | 'unclaimed'> {
+  async engineEvent(nodeId: string, told: EngineEvent): Promise<'told' | 'unclaimed'> {
+    const event: EngineEvent = { ...told, node: nodeId };
     try {
       await this.signal(replicaWorkflowId(event.replica), 'engine_event', event);
       return 'told';
@@ -92,7 +101,7 @@ export class FleetClient {
   }
 
   private async signal(workflowId: string, name: string, msg: unknown): Promise<void> {
-    await this.client.connection.withDeadline(Date.now() + 10_000, () =>
+    await this.client.connection.withDeadline(Date.now() + SIGNAL_MS, () =>
       this.client.workflow.getHandle(workflowId).signal(name, msg),
     );
   }

@@ -3,9 +3,11 @@
 import {
   ApplicationFailure,
   type Client,
+  isGrpcDeadlineError,
   WorkflowFailedError,
   WorkflowNotFoundError,
   WorkflowUpdateFailedError,
+  WorkflowUpdateRPCTimeoutOrCancelledError,
 } from '@temporalio/client';
 import { isErrorCode, LlmgwError } from '../contracts/errors.js';
 import { replicaNameOf, replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
@@ -23,8 +25,18 @@ export type ReplicaRow = Pick<ReplicaStatus, 'name' | 'phase' | 'reason' | 'sinc
   source: 'workflow' | 'describe';
 };
 
+interface FoundRun {
+  name: string;
+  status: string;
+  memo: Record<string, unknown>;
+  closed: Date | undefined;
+  started: Date;
+}
+
 export type DeployResult = { result: 'created' | 'changed' | 'unchanged'; name: string; reason: string };
 
+/** No call of an operator waits longer: below the time that ctl waits for an answer (10 s). */
+const ANSWER_MS = 8_000;
 const LIST_LIMIT = 1_000;
 const ASK_AT_ONCE = 20;
 /** Closed replicas are listed for as long as someone may wonder where they went. */
@@ -34,6 +46,7 @@ export class Replicas {
   constructor(
     private readonly fleet: FleetClient,
     private readonly live: (node: string) => LiveEngine[],
+    private readonly answerMs = ANSWER_MS,
   ) {}
 
   private get client(): Client {
@@ -41,14 +54,29 @@ export class Replicas {
   }
 
   async list(): Promise<ReplicaRow[]> {
-    const found: {
-      name: string;
-      runId: string;
-      status: string;
-      memo: Record<string, unknown>;
-      closed: Date | undefined;
-      started: Date;
-    }[] = [];
+    const end = Date.now() + this.answerMs;
+    const found = await this.bounded(end, 'the list of replicas', null, () => this.latestRuns());
+    const rows: ReplicaRow[] = [];
+    for (let i = 0; i < found.length; i += ASK_AT_ONCE) {
+      rows.push(
+        ...(await Promise.all(
+          found.slice(i, i + ASK_AT_ONCE).map(async f => {
+            // With a worker that is stuck, each of them costs QUERY_MS: the rest is described.
+            const ask = f.status === 'RUNNING' && Date.now() + QUERY_MS <= end;
+            const status = ask
+              ? await this.fleet.query<ReplicaStatus>(replicaWorkflowId(f.name), 'status').catch(() => null)
+              : null;
+            return status === null ? describedRow(f) : rowOf(status);
+          }),
+        )),
+      );
+    }
+    return rows.sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  /** The latest run of each id. */
+  private async latestRuns(): Promise<FoundRun[]> {
+    const found: FoundRun[] = [];
     const seen = new Set<string>();
     for await (const w of this.client.workflow.list({ query: `WorkflowType = 'replica'` })) {
       const name = replicaNameOf(w.workflowId);
@@ -59,7 +87,6 @@ export class Replicas {
       if (w.closeTime !== undefined && Date.now() - w.closeTime.getTime() > CLOSED_SHOWN_MS) continue;
       found.push({
         name,
-        runId: w.runId,
         status: w.status.name,
         memo: w.memo ?? {},
         closed: w.closeTime,
@@ -67,21 +94,7 @@ export class Replicas {
       });
       if (found.length >= LIST_LIMIT) break;
     }
-    const rows: ReplicaRow[] = [];
-    for (let i = 0; i < found.length; i += ASK_AT_ONCE) {
-      rows.push(
-        ...(await Promise.all(
-          found.slice(i, i + ASK_AT_ONCE).map(async f => {
-            const ended = f.status !== 'RUNNING';
-            const status = ended
-              ? null
-              : await this.fleet.query<ReplicaStatus>(replicaWorkflowId(f.name), 'status').catch(() => null);
-            return status === null ? describedRow(f) : rowOf(status);
-          }),
-        )),
-      );
-    }
-    return rows.sort((a, b) => (a.name < b.name ? -1 : 1));
+    return found;
   }
 
   /** The status with the live figures of the stream in it; of a closed workflow, how it ended. */
@@ -118,13 +131,15 @@ export class Replicas {
       throw new LlmgwError('SPEC_INVALID', specFaultText(parsed.faults), { details: parsed.faults });
     const workflowId = replicaWorkflowId(given);
     try {
-      await this.client.workflow.start('replica', {
-        workflowId,
-        taskQueue: WORKFLOW_QUEUE,
-        args: [raw],
-        workflowIdConflictPolicy: 'FAIL',
-        workflowIdReusePolicy: 'ALLOW_DUPLICATE',
-      });
+      await this.asked(given, () =>
+        this.client.workflow.start('replica', {
+          workflowId,
+          taskQueue: WORKFLOW_QUEUE,
+          args: [raw],
+          workflowIdConflictPolicy: 'FAIL',
+          workflowIdReusePolicy: 'ALLOW_DUPLICATE',
+        }),
+      );
       return { result: 'created', name: given, reason: 'the workflow is started' };
     } catch (err) {
       if ((err as Error).name !== 'WorkflowExecutionAlreadyStartedError') throw err;
@@ -143,7 +158,7 @@ export class Replicas {
     const { closed, row } = await this.describe(name);
     if (closed) return { result: 'unchanged', reason: `it has ended already (${row.reason})` };
     try {
-      await this.client.workflow.getHandle(replicaWorkflowId(name)).cancel();
+      await this.asked(name, () => this.client.workflow.getHandle(replicaWorkflowId(name)).cancel());
       return { result: 'accepted', reason: 'it drains, stops, proves the stop and releases its GPUs' };
     } catch (err) {
       if (err instanceof WorkflowNotFoundError) throw notFound(name);
@@ -158,9 +173,9 @@ export class Replicas {
     try {
       // The SDK knows the arguments' types only from a definition that the control plane doesn't load.
       const options = { args } as { args: [unknown] };
-      return await this.client.workflow
-        .getHandle(replicaWorkflowId(name))
-        .executeUpdate<T, [unknown]>(update, options);
+      return await this.asked(name, () =>
+        this.client.workflow.getHandle(replicaWorkflowId(name)).executeUpdate<T, [unknown]>(update, options),
+      );
     } catch (err) {
       if (err instanceof WorkflowNotFoundError) throw notFound(name);
       if (err instanceof WorkflowUpdateFailedError && err.cause instanceof ApplicationFailure) {
@@ -168,6 +183,33 @@ export class Replicas {
         throw new LlmgwError(isErrorCode(code) ? code : 'INTERNAL', err.cause.message, { cause: err });
       }
       throw err;
+    }
+  }
+
+  private asked<T>(name: string, call: () => Promise<T>): Promise<T> {
+    return this.bounded(Date.now() + this.answerMs, replicaWorkflowId(name), replicaWorkflowId(name), call);
+  }
+
+  /** UNAVAILABLE at `end`; what was asked may have been taken, and `workflowId` is where that shows. */
+  private async bounded<T>(
+    end: number,
+    what: string,
+    workflowId: string | null,
+    call: () => Promise<T>,
+  ): Promise<T> {
+    try {
+      return await this.client.connection.withDeadline(end, call);
+    } catch (err) {
+      if (!isGrpcDeadlineError(err) && !(err instanceof WorkflowUpdateRPCTimeoutOrCancelledError)) throw err;
+      const next =
+        workflowId === null
+          ? ''
+          : `; what was asked may be done yet, see \`llmgw temporal workflow describe --workflow-id ${workflowId}\``;
+      throw new LlmgwError(
+        'UNAVAILABLE',
+        `${what} was not answered within ${this.answerMs / 1000} s: Temporal or its worker is down or behind${next}`,
+        { cause: err },
+      );
     }
   }
 

@@ -1,5 +1,6 @@
 // The route table as this instance has it, the routers that watch it, and what they report back.
 import { EventEmitter } from 'node:events';
+import type { ControlPorts } from '../activities/control/index.js';
 import type { ControlActivities } from '../contracts/activities.js';
 import type { RouterReport, RouteTable } from '../contracts/routes.js';
 import { TIMING } from '../contracts/timing.js';
@@ -95,14 +96,16 @@ export class RouteHub {
     this.events.emit('report');
   }
 
-  awaitDrained: ControlActivities['await_drained'] = async input => {
+  /** Rejects when `signal` aborts: this instance stops, and another one counts on. */
+  awaitDrained: ControlPorts['awaitDrained'] = async (input, signal) => {
     const end = this.now() + input.timeout_ms;
     for (;;) {
+      signal.throwIfAborted();
       const left = end - this.now();
       const outstanding = await this.outstanding(input);
       if (outstanding === 0) return { drained: true, outstanding: 0 };
       if (left <= 0) return { drained: false, outstanding: outstanding ?? 0 };
-      await this.change(Math.min(left, 500));
+      await this.change(Math.min(left, 500), signal);
     }
   };
 
@@ -124,14 +127,17 @@ export class RouteHub {
     return count > 0 ? count : await runningOn(input.url);
   }
 
-  private change(within: number): Promise<void> {
+  private change(within: number, signal: AbortSignal): Promise<void> {
     return new Promise(resolve => {
-      const timer = setTimeout(done, within);
-      this.events.once('report', done);
-      function done(): void {
+      const done = (): void => {
         clearTimeout(timer);
+        this.events.off('report', done);
+        signal.removeEventListener('abort', done);
         resolve();
-      }
+      };
+      const timer = setTimeout(done, within);
+      this.events.on('report', done);
+      signal.addEventListener('abort', done);
     });
   }
 }

@@ -2,7 +2,7 @@
 // this instance can do on its own queue.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { type NativeConnection, Runtime, Worker } from '@temporalio/worker';
+import { type NativeConnection, Runtime, type Logger as SdkLogger, Worker } from '@temporalio/worker';
 import { type ControlPorts, controlActivities, planActivities } from '../activities/control/index.js';
 import { controlQueue, WORKFLOW_QUEUE } from '../contracts/ids.js';
 import type { LedgerState } from '../domain/ledger/state.js';
@@ -33,15 +33,25 @@ export function installRuntime(log: Logger): void {
   Runtime.install({
     shutdownSignals: [],
     telemetryOptions: { logging: { forward: {}, filter: 'WARN' } },
-    logger: {
-      log: (level, message, meta) => log[coreLevel(level)]({ ...meta }, message),
-      trace: (m, meta) => log.trace({ ...meta }, m),
-      debug: (m, meta) => log.debug({ ...meta }, m),
-      info: (m, meta) => log.debug({ ...meta }, m),
-      warn: (m, meta) => log.warn({ ...meta }, m),
-      error: (m, meta) => log.error({ ...meta }, m),
-    },
+    logger: sdkLogger(log),
   });
+}
+
+/** The SDK's lines in our log; what it informs of is detail here. */
+export function sdkLogger(log: Logger): SdkLogger {
+  const write = (level: string, message: string, meta?: object): void => {
+    // This instance's own queue has activities only, and the SDK warns of each such worker.
+    const known = message.startsWith('No workflows registered');
+    log[known ? 'debug' : coreLevel(level)]({ ...meta }, message);
+  };
+  return {
+    log: write,
+    trace: (m, meta) => write('trace', m, meta),
+    debug: (m, meta) => write('debug', m, meta),
+    info: (m, meta) => write('info', m, meta),
+    warn: (m, meta) => write('warn', m, meta),
+    error: (m, meta) => write('error', m, meta),
+  };
 }
 
 export async function startWorkers(o: WorkersOptions): Promise<Workers> {

@@ -91,6 +91,9 @@ class Fleet {
     void wf
       .getExternalWorkflowHandle(replicaWorkflowId(replica))
       .signal('ledger', reply)
+      .then(() => {
+        if (reply.kind === 'granted') this.queue.push({ kind: 'delivered', fence: reply.fence });
+      })
       .catch(() => {
         if (reply.kind === 'granted') this.queue.push({ kind: 'undeliverable', replica, fence: reply.fence });
         // waiting, ack: nobody is left to hear it.

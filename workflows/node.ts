@@ -3,6 +3,7 @@
 import * as wf from '@temporalio/workflow';
 import { FLEET_ID } from '../contracts/ids.js';
 import type { NodeDigest, NodeGone, NodeHello, NodeInventory, WelcomeInfo } from '../contracts/messages.js';
+import { canonicalJson } from '../contracts/spec.js';
 import { TIMING } from '../contracts/timing.js';
 import {
   emptyNode,
@@ -32,6 +33,9 @@ class Node {
   /** The ledger hasn't got the latest facts yet. */
   private dirty = true;
   private sending = false;
+  /** What the ledger was told last, without its number: the same again is no news (INV-11). */
+  private told = '';
+  private looking: { at: number; scope: wf.CancellationScope } | null = null;
 
   constructor(private readonly state: NodeState) {
     const take = (ev: NodeEvent): void => {
@@ -54,17 +58,33 @@ class Node {
       for (const ev of this.queue.splice(0)) changed = nodeStep(this.state, ev, now) || changed;
       changed = nodeStep(this.state, { type: 'look' }, now) || changed;
       if (changed) {
-        this.state.seq++;
         this.dirty = true;
         this.show();
       }
       void this.report();
-      const wake = () => this.queue.length > 0 || this.mayContinue();
-      const due = nextLook(this.state, now);
-      if (due === null) await wf.condition(wake);
-      else await wf.condition(wake, due);
+      this.lookIn(nextLook(this.state, now), now);
+      await wf.condition(() => this.queue.length > 0 || this.mayContinue());
       if (this.queue.length === 0 && this.mayContinue()) await wf.continueAsNew<typeof node>(this.state);
     }
+  }
+
+  /**
+   * One timer at a time, and only a nearer look replaces it: a digest moves the look away from now, and would cost two
+   * events each time (INV-11). A look that comes too early finds nothing and sets the next.
+   */
+  private lookIn(ms: number | null, now: number): void {
+    if (ms === null || (this.looking !== null && this.looking.at <= now + ms)) return;
+    this.looking?.scope.cancel();
+    const scope = new wf.CancellationScope();
+    const looking = { at: now + ms, scope };
+    this.looking = looking;
+    void scope
+      .run(() => wf.sleep(ms, { summary: 'look whether the node is still heard' }))
+      .then(() => this.queue.push({ type: 'look' }))
+      .catch(() => undefined)
+      .finally(() => {
+        if (this.looking === looking) this.looking = null;
+      });
   }
 
   private mayContinue(): boolean {
@@ -79,7 +99,12 @@ class Node {
     while (this.dirty) {
       this.dirty = false;
       try {
+        const told = canonicalJson({ ...factsOf(this.state), seq: 0 });
+        if (told === this.told) continue;
+        // At least the time: the facts of a node workflow that was lost and began anew are newer than the lost one's.
+        this.state.seq = Math.max(this.state.seq + 1, Date.now());
         await wf.getExternalWorkflowHandle(FLEET_ID).signal('node', factsOf(this.state));
+        this.told = told;
       } catch {
         this.dirty = true;
         await wf.sleep(TIMING.outboxResend);

@@ -9,9 +9,17 @@ export class LedgerOutbox {
   readonly pending: LedgerMsg[];
   private readonly sending = new Set<string>();
   private resend: CancellationScope | null = null;
+  /** Resending outlives whatever scope a message was put in: only its own cancellation ends it. */
+  private parent: CancellationScope | null = null;
 
   constructor(carried: LedgerMsg[]) {
     this.pending = carried;
+  }
+
+  /** Called once in the driver's non-cancellable scope; sends what was carried over. */
+  open(): void {
+    this.parent = CancellationScope.current();
+    this.flush();
   }
 
   /** Queues it; the driver calls flush. */
@@ -52,8 +60,8 @@ export class LedgerOutbox {
   }
 
   private armResend(): void {
-    if (this.resend !== null || this.pending.length === 0) return;
-    const scope = new CancellationScope();
+    if (this.parent === null || this.resend !== null || this.pending.length === 0) return;
+    const scope = new CancellationScope({ cancellable: true, parent: this.parent });
     this.resend = scope;
     void scope
       .run(() => sleep(TIMING.outboxResend, { summary: 'send again what the ledger has not answered' }))

@@ -10,12 +10,20 @@ import { draining, launching, stopping, watching } from './profiles.js';
 
 type Running = Op | 'stop' | TimerId;
 
+const TIMERS: Record<TimerId, string> = {
+  back_off: 'back-off before the next try',
+  pending: 'placement.timeout',
+  exclusion: 'until a node that was left out may be tried again',
+  stop_again: 'before the stop is ordered again',
+};
+
 export class ReplicaOps {
   private readonly scopes: Partial<Record<Running, CancellationScope>> = {};
   private count = 0;
 
   constructor(private readonly emit: (ev: ReplicaEvent) => void) {}
 
+  /** No activity is under way. Timers may be: the next run arms them again from the state. */
   idle(): boolean {
     return this.count === 0;
   }
@@ -33,13 +41,11 @@ export class ReplicaOps {
         this.run('drain', () => this.drain(effect, state.name));
         break;
       case 'stop':
-        this.run('stop', () => this.stop(effect.orders, state.fence ?? 0));
+        this.run('stop', () => this.stop(effect.orders, effect.bound_ms, state.fence ?? 0));
         break;
       case 'timer':
         this.run(effect.id, async () => {
-          await sleep(effect.ms, {
-            summary: effect.id === 'back_off' ? 'back-off before the next try' : 'placement.timeout',
-          });
+          await sleep(effect.ms, { summary: TIMERS[effect.id] });
           this.emit({ type: 'timer', id: effect.id });
         });
         break;
@@ -56,13 +62,14 @@ export class ReplicaOps {
     this.scopes[op]?.cancel();
     const scope = new CancellationScope({ cancellable: true });
     this.scopes[op] = scope;
-    this.count++;
+    const counts = !(op in TIMERS);
+    if (counts) this.count++;
     void scope
       .run(body)
       // Only a cancellation arrives here: every body turns its faults into events.
       .catch(() => undefined)
       .finally(() => {
-        this.count--;
+        if (counts) this.count--;
         if (this.scopes[op] === scope) delete this.scopes[op];
       });
   }
@@ -142,16 +149,22 @@ export class ReplicaOps {
       }),
     );
     const heard = answers.filter(a => a !== null);
+    // Nobody knows what is outstanding: the clients get the time that they were promised.
+    if (heard.length === 0) await sleep(Math.max(1, input.timeout_ms - TIMING.pushTimeout));
     this.emit({
       type: 'drained',
       fence: input.fence,
-      drained: heard.every(a => a.drained),
+      drained: heard.length > 0 && heard.every(a => a.drained),
       outstanding: heard.reduce((n, a) => n + a.outstanding, 0),
+      heard: heard.length > 0,
     });
   }
 
-  private async stop(orders: Extract<ReplicaEffect, { do: 'stop' }>['orders'], fence: number): Promise<void> {
-    const bound = TIMING.stopAssumed + TIMING.stopMargin;
+  private async stop(
+    orders: Extract<ReplicaEffect, { do: 'stop' }>['orders'],
+    bound: number,
+    fence: number,
+  ): Promise<void> {
     const results = await Promise.all(
       orders.map(async ({ node, order }) => {
         try {

@@ -74,7 +74,7 @@ class Driver {
   }
 
   async run(raw: unknown, fresh: boolean): Promise<ReplicaStatus> {
-    if (fresh) this.queue.push({ type: 'started' });
+    this.queue.push({ type: fresh ? 'started' : 'resumed' });
     // A cancel that comes twice, or is known from the run before, is one cancel.
     void wf.CancellationScope.current().cancelRequested.catch(() => {
       this.queue.push({ type: 'cancel' });
@@ -84,7 +84,7 @@ class Driver {
   }
 
   private async loop(raw: unknown): Promise<void> {
-    this.outbox.flush();
+    this.outbox.open();
     for (;;) {
       await wf.condition(() => this.queue.length > 0 || this.mayContinue());
       if (this.queue.length === 0) {

@@ -8,29 +8,34 @@ import { place } from '../../domain/placement.js';
 
 export interface ControlPorts {
   refreshRoutes(): Promise<void>;
-  awaitDrained: ControlActivities['await_drained'];
+  /** Ends soon after `signal` aborts. */
+  awaitDrained(
+    ...args: [...Parameters<ControlActivities['await_drained']>, signal: AbortSignal]
+  ): ReturnType<ControlActivities['await_drained']>;
 }
 
 export function controlActivities(ports: ControlPorts): ControlActivities {
   return {
     push_routes: () => ports.refreshRoutes(),
-    await_drained: input => heartbeating(() => ports.awaitDrained(input)),
+    await_drained: input => heartbeating(signal => ports.awaitDrained(input, signal)),
   };
 }
 
 export function planActivities(ledger: () => Promise<LedgerState>): PlanActivities {
   return {
     plan: async ({ replica, shape }) => {
-      const placed = place(shape, candidates(await ledger(), replica), [], null);
+      const placed = place(shape, candidates(await ledger(), replica), [], null, Date.now());
       return placed.fits ? { fits: true, reason: placed.why } : { fits: false, reason: placed.reason };
     },
   };
 }
 
-async function heartbeating<T>(body: () => Promise<T>): Promise<T> {
-  const beat = setInterval(() => Context.current().heartbeat(), TIMING.activityHeartbeat);
+/** Heartbeats until the body ends or the activity is cancelled: a worker that shuts down waits for none of it. */
+async function heartbeating<T>(body: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const context = Context.current();
+  const beat = setInterval(() => context.heartbeat(), TIMING.activityHeartbeat);
   try {
-    return await body();
+    return await Promise.race([body(context.cancellationSignal), context.cancelled]);
   } finally {
     clearInterval(beat);
   }

@@ -16,6 +16,11 @@ import type { StopProof } from '../../contracts/engine.js';
 import { ERRORS, LlmgwError } from '../../contracts/errors.js';
 import { TIMING } from '../../contracts/timing.js';
 
+/** Attempts of await_ready that may end in a bug: what passes by itself (a full disk, no descriptors) has passed. */
+const READY_ATTEMPTS = 5;
+/** Bound of FailureDigest.sentence. */
+const SENTENCE_CHARS = 600;
+
 /** What the activities need of the agent's supervisor. */
 export interface NodeSupervisor {
   prepare(order: MemberOrder): Promise<Prepared>;
@@ -44,7 +49,7 @@ export function nodeActivities(supervisor: NodeSupervisor, log: NodeLog): NodeAc
       working(log, beat => {
         // Any cancellation ends the watching: of the activity, of its attempt, of the agent.
         return supervisor.awaitReady(order, beat, Context.current().cancellationSignal);
-      }),
+      }).catch(givingUp),
     // Cancelling a stop doesn't end it: half a stop proves nothing.
     stop: order => working(log, () => supervisor.stop(order)),
     inspect: order => working(log, async () => supervisor.inspect(order)),
@@ -70,6 +75,29 @@ async function working<T>(log: NodeLog, job: (beat: (p: LoadProgress) => void) =
     clearInterval(timer);
     shutdown.abort();
   }
+}
+
+/**
+ * await_ready has no limit of attempts, since the loss of agents and of tasks must never end it. A bug of ours would
+ * be met for ever by it, with the replica loading for as long: after enough attempts it is a failure of the generation,
+ * which can be seen, is counted, and starts another one.
+ */
+function givingUp(error: unknown): ReadyResult {
+  const { attempt } = Context.current().info;
+  const bug = error instanceof ApplicationFailure && error.type === 'INTERNAL';
+  if (!bug || attempt <= READY_ATTEMPTS) throw error;
+  const sentence = `the agent failed ${attempt} times to watch the engine load: ${error.message}`;
+  return {
+    ready: false,
+    failure: {
+      code: 'INTERNAL',
+      class: 'retry',
+      sentence: sentence.slice(0, SENTENCE_CHARS),
+      exit: null,
+      tail: [],
+      evidence: null,
+    },
+  };
 }
 
 /** Rejects when the worker shuts down; never settles otherwise. */

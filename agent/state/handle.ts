@@ -6,7 +6,7 @@ import { readdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import type { MemberOrder } from '../../contracts/activities.js';
-import { EngineEvent, EnginePorts, ExitStatus, StopProof } from '../../contracts/engine.js';
+import { EngineEvent, EnginePorts, ExitStatus, FailureDigest, StopProof } from '../../contracts/engine.js';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { canonicalJson } from '../../contracts/spec.js';
 import { errnoOf, makeDir, readText, writeAtomic } from './files.js';
@@ -65,6 +65,8 @@ export const Handle = z.object({
   /** Last event number given out, and the events that aren't acknowledged. */
   seq: z.number().int(),
   events: z.array(EngineEvent),
+  /** What its last event said, kept when that is acknowledged: the answer to whoever still waits for this engine. */
+  last_failure: FailureDigest.nullable().default(null),
   created_at: z.string(),
 });
 export type Handle = z.infer<typeof Handle>;
@@ -75,11 +77,19 @@ export const orderHash = (order: MemberOrder): string =>
 
 export const refOf = (h: EngineRef): EngineRef => ({ replica: h.replica, fence: h.fence, rank: h.rank });
 
+/** The engine that a run folder is named after; null: it is none. */
+export function refOfDir(dir: string): EngineRef | null {
+  const m = /^(\d{1,16})-(\d{1,9})$/.exec(path.basename(dir));
+  return m === null
+    ? null
+    : { replica: path.basename(path.dirname(dir)), fence: Number(m[1]), rank: Number(m[2]) };
+}
+
 /** Handles of one work_dir, in memory and on disk. */
 export class HandleStore {
   private readonly handles = new Map<string, Handle>();
-  /** Folders whose handle can't be read: kept, named, never started again. */
-  readonly unreadable: { dir: string; problem: string }[] = [];
+  /** Folders whose handle can't be read: kept, named, never started again; an order to stop one makes it anew. */
+  unreadable: { dir: string; problem: string }[] = [];
 
   constructor(readonly workDir: string) {
     makeDir(path.join(workDir, 'engines'));
@@ -127,6 +137,7 @@ export class HandleStore {
     makeDir(dir);
     writeAtomic(path.join(dir, 'handle.json'), `${JSON.stringify(handle, null, 1)}\n`, durable);
     this.handles.set(engineKeyOf(handle), handle);
+    this.unreadable = this.unreadable.filter(u => u.dir !== dir);
     return handle;
   }
 

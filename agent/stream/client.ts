@@ -6,6 +6,7 @@ import type { Conditions } from '../conditions.js';
 import type { SessionCounter } from '../identity.js';
 import { Backoff, pause } from './backoff.js';
 import { PING_EVERY } from './dial.js';
+import { INVENTORY_EVERY } from './inventory.js';
 import { type AgentSession, openSession, type SessionEnd } from './session.js';
 import type { StreamConfig, StreamSources, Welcomed } from './types.js';
 
@@ -21,11 +22,14 @@ export interface StreamClientOptions {
   onWelcome(welcomed: Welcomed): void;
   /** From dialling to Welcome, ms; default 10 s. */
   welcomeWithinMs?: number;
+  /** At most one InventoryChanged in this time of what placement doesn't hang on, ms; default 60 s. */
+  inventoryEveryMs?: number;
 }
 
 export class StreamClient {
   private current: AgentSession | null = null;
   private pingEveryMs = PING_EVERY;
+  private known: Welcomed | null = null;
 
   constructor(private readonly opts: StreamClientOptions) {
     opts.sources.outbox.onEvent(() => this.current?.flushEvents());
@@ -35,6 +39,11 @@ export class StreamClient {
   /** The inventory may have changed: it is sent if so, now or with the next Hello. */
   inventoryChanged(): void {
     this.current?.inventoryChanged();
+  }
+
+  /** What the last Welcome told, its slots as of now: they are numbered anew while the stream is up. null: none yet. */
+  welcomed(): Welcomed | null {
+    return this.known;
   }
 
   /** Resolves once `stop` has aborted, whatever the stream is doing then; never rejects. */
@@ -62,6 +71,14 @@ export class StreamClient {
         stop,
         pingEveryMs: this.pingEveryMs,
         welcomeWithinMs: this.opts.welcomeWithinMs ?? WELCOME_WITHIN,
+        inventoryEveryMs: this.opts.inventoryEveryMs ?? INVENTORY_EVERY,
+        onWelcome: welcomed => {
+          this.known = welcomed;
+          this.opts.onWelcome(welcomed);
+        },
+        onSlots: slots => {
+          if (this.known !== null) this.known = { ...this.known, slots };
+        },
       });
       this.current = session;
       return await session.done;

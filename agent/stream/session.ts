@@ -6,24 +6,24 @@ import { TIMING } from '../../contracts/timing.js';
 import { formatHostPort } from '../../lib/address.js';
 import type { Logger } from '../../lib/log.js';
 import { tlsFaultSentence } from '../../lib/tls/faults.js';
-import { encodeEngine, encodeEvent, encodeInventory } from '../../proto/codec.js';
+import { encodeEngine, encodeEvent } from '../../proto/codec.js';
 import type { AgentMessage } from '../../proto/gen/llmgw/v1/AgentMessage.js';
 import type { ServerMessage__Output } from '../../proto/gen/llmgw/v1/ServerMessage.js';
 import type { Welcome__Output } from '../../proto/gen/llmgw/v1/Welcome.js';
 import { PROTOCOL_VERSION } from '../../proto/version.js';
 import type { Conditions } from '../conditions.js';
 import type { SessionCounter } from '../identity.js';
+import { ClockSkew } from './clock.js';
 import { type Dialled, dial } from './dial.js';
 import { type EndReason, readStatus } from './end.js';
 import { EventSender } from './events.js';
+import { InventorySender } from './inventory.js';
 import { RequestServer } from './requests.js';
 import type { StreamConfig, StreamSources, Welcomed } from './types.js';
 
 /** A stream has held after this long or this many acknowledged heartbeats. */
 const HELD_AFTER = 30_000;
 const HELD_HEARTBEATS = 3;
-/** Clocks further apart than this make a condition. */
-const CLOCK_SKEW = 5_000;
 /** Messages that may wait in a stream whose peer doesn't read; heartbeats are left out then. */
 const MAX_UNSENT = 256;
 /** What this build understands beyond the protocol version. */
@@ -50,6 +50,10 @@ export interface SessionOptions {
   /** From dialling to Welcome. */
   welcomeWithinMs: number;
   onWelcome(welcomed: Welcomed): void;
+  /** The GPUs were numbered anew; the whole map, as in Welcome. */
+  onSlots(slots: Map<number, string>): void;
+  /** At most one InventoryChanged in this time, ms, of what placement doesn't hang on. */
+  inventoryEveryMs: number;
 }
 
 /** Throws TlsFileError before anything is dialled. */
@@ -64,6 +68,8 @@ export class AgentSession {
   private resolve: (end: SessionEnd) => void = () => {};
   private readonly call: Call;
   private readonly events: EventSender;
+  private readonly inventory: InventorySender;
+  private readonly clock = new ClockSkew();
   private readonly requests: RequestServer;
   private readonly timers: NodeJS.Timeout[] = [];
   private readonly onStop = () => this.end('stopped', 'the agent stops');
@@ -74,7 +80,6 @@ export class AgentSession {
   private seq = 0;
   private heardAt = performance.now();
   private lastBeat = performance.now();
-  private sentInventory = '';
 
   constructor(
     private readonly opts: SessionOptions,
@@ -85,6 +90,11 @@ export class AgentSession {
     });
     this.session = opts.counter.next();
     this.events = new EventSender(opts.sources.outbox, m => this.write(m));
+    this.inventory = new InventorySender(
+      opts.sources.inventory,
+      inventory => this.write({ inventory_changed: { inventory } }),
+      opts.inventoryEveryMs,
+    );
     this.requests = new RequestServer(opts.sources.serve, m => this.writeAndDrain(m));
     this.call = dialled.client.Connect();
     this.call.on('error', () => {}); // 'status' says the same and comes for OK, too
@@ -105,20 +115,13 @@ export class AgentSession {
     if (this.welcomedAt !== null && !this.ended) this.events.flush();
   }
 
-  /** Sends the inventory if it isn't the one that the control plane has. */
+  /** The inventory may have changed: it is told if so, at once or when its time has come. */
   inventoryChanged(): void {
-    if (this.welcomedAt === null || this.ended) return;
-    const inventory = encodeInventory(this.opts.sources.inventory());
-    const text = inventory.toString();
-    if (text === this.sentInventory) return;
-    this.sentInventory = text;
-    this.write({ inventory_changed: { inventory } });
+    if (this.welcomedAt !== null && !this.ended) this.inventory.changed();
   }
 
   private hello(): void {
     const { config, sources } = this.opts;
-    const inventory = encodeInventory(sources.inventory());
-    this.sentInventory = inventory.toString();
     this.write({
       hello: {
         protocol_version: PROTOCOL_VERSION,
@@ -128,7 +131,7 @@ export class AgentSession {
         clock_ms: Date.now(),
         capabilities: CAPABILITIES,
         agent_version: sources.agentVersion,
-        inventory,
+        inventory: this.inventory.hello(),
         engines: sources.engines().map(encodeEngine),
         unacked: sources.outbox.pending().slice(0, MAX_HELLO_EVENTS).map(encodeEvent),
         heartbeat_interval_ms: config.heartbeatIntervalMs,
@@ -147,6 +150,7 @@ export class AgentSession {
     else if (message.request) this.requests.start(message.request);
     else if (message.grant) this.requests.grant(message.grant.id, message.grant.chunks);
     else if (message.cancel_request) this.requests.cancel(message.cancel_request.id);
+    else if (message.slots) this.opts.onSlots(slotsOf(message.slots.slots));
     else if (message.notice) this.opts.conditions.set(message.notice.code, message.notice.message);
     else if (message.superseded) {
       const { by_session, instance } = message.superseded;
@@ -182,7 +186,7 @@ export class AgentSession {
     this.opts.onWelcome({
       instance: w.instance,
       session: this.session,
-      slots: new Map(Object.entries(w.slots).map(([slot, uuid]) => [Number(slot), uuid])),
+      slots: slotsOf(w.slots),
       peerAddress: w.peer_address,
       temporalNamespace: w.temporal_namespace,
       unproven: w.unproven,
@@ -215,16 +219,9 @@ export class AgentSession {
   }
 
   private compareClocks(theirs: number): void {
-    const skew = Date.now() - theirs;
-    if (Math.abs(skew) <= CLOCK_SKEW) {
-      this.opts.conditions.clear('clock_skew');
-      return;
-    }
-    const by = `${Math.round(Math.abs(skew) / 1000)} s ${skew > 0 ? 'ahead of' : 'behind'}`;
-    this.opts.conditions.set(
-      'clock_skew',
-      `This node's clock is ${by} the control plane's: set both by NTP.`,
-    );
+    const skew = this.clock.judge(Date.now() - theirs);
+    if (skew === null) this.opts.conditions.clear('clock_skew');
+    else this.opts.conditions.set('clock_skew', skew);
   }
 
   private onStatus(s: StatusObject): void {
@@ -262,6 +259,7 @@ export class AgentSession {
     this.opts.stop.removeEventListener('abort', this.onStop);
     for (const timer of this.timers) clearTimeout(timer);
     this.requests.close();
+    this.inventory.close();
     // A stream spends its life waiting to be read, so cancelling alone may never return: its sockets are closed.
     this.call.cancel();
     this.dialled.destroy();
@@ -271,3 +269,6 @@ export class AgentSession {
     this.resolve({ reason, held, sentence });
   }
 }
+
+const slotsOf = (slots: Record<number, string>): Map<number, string> =>
+  new Map(Object.entries(slots).map(([slot, uuid]) => [Number(slot), uuid]));

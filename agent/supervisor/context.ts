@@ -3,7 +3,7 @@ import type { EngineRef } from '../../contracts/ids.js';
 import { engineKeyOf } from '../../contracts/ids.js';
 import type { EngineRenderer, Stage } from '../engines/types.js';
 import type { FenceStore } from '../state/fences.js';
-import type { Handle, HandleStore } from '../state/handle.js';
+import { type Handle, type HandleStore, refOf } from '../state/handle.js';
 import type { PortLeases } from '../state/port-leases.js';
 import { EngineTree } from './tree.js';
 import type { SupervisorOptions } from './types.js';
@@ -27,28 +27,41 @@ export interface Context {
   ports: PortLeases;
   bootId: string;
   shim: string;
-  runtime(ref: EngineRef): Runtime;
+  runtimes: Runtimes;
   /** Ends every wait of a closing supervisor; engines aren't touched. */
   closed: AbortSignal;
 }
 
-export function runtimes(handles: HandleStore): (ref: EngineRef) => Runtime {
-  const map = new Map<string, Runtime>();
-  return ref => {
+/** What is known in memory of the engines that hold something here; made at the first question, see `forget`. */
+export class Runtimes {
+  private readonly map = new Map<string, Runtime>();
+
+  constructor(private readonly handles: HandleStore) {}
+
+  of(ref: EngineRef): Runtime {
     const key = engineKeyOf(ref);
-    let r = map.get(key);
+    let r = this.map.get(key);
     if (r === undefined) {
       r = {
-        tree: new EngineTree(ref, handles.runDir(ref)),
+        tree: new EngineTree(ref, this.handles.runDir(ref)),
         stage: null,
         secrets: null,
         bearer: undefined,
         stopping: false,
       };
-      map.set(key, r);
+      this.map.set(key, r);
     }
     return r;
-  };
+  }
+
+  /** Once its stop is proven, or its folder has gone: generations come for as long as an agent runs. */
+  forget(ref: EngineRef): void {
+    this.map.delete(engineKeyOf(ref));
+  }
+
+  get size(): number {
+    return this.map.size;
+  }
 }
 
 /** Changes of a handle go through here: the newest one is read, changed, and on disk when this returns. */
@@ -62,18 +75,39 @@ export function rendererOf(ctx: Context, handle: Handle): EngineRenderer | null 
   return handle.engine_type === null ? null : ctx.opts.engines.renderer(handle.engine_type);
 }
 
-/** Secrets for redaction and probes; an adopted engine's are read again from where its start read them. */
+/**
+ * Secrets for redaction and probes; an adopted engine's are read again from where its start read them. Await it before
+ * anything of a log is read. Never throws: what can't be read stays null, and is tried again by the next call.
+ */
 export async function loadSecrets(ctx: Context, handle: Handle): Promise<Runtime> {
-  const runtime = ctx.runtime(handle);
-  if (runtime.bearer === undefined) {
-    runtime.bearer =
-      handle.probe?.auth === true ? ((await ctx.opts.secrets.engineKey(handle))?.key ?? null) : null;
-  }
-  if (runtime.secrets === null && handle.order !== null) {
-    const values = await ctx.opts.secrets.envFromFiles(handle.order).catch(() => ({}));
-    runtime.secrets = [...Object.values(values), ...(runtime.bearer === null ? [] : [runtime.bearer])];
+  const runtime = ctx.runtimes.of(handle);
+  if (handle.order === null) return runtime;
+  try {
+    if (runtime.bearer === undefined) {
+      const auth = handle.probe?.auth === true;
+      const key = auth ? await ctx.opts.secrets.engineKey(handle) : null;
+      if (auth && key === null) throw new Error("the secret that the engine's key is derived from has gone");
+      runtime.bearer = key?.key ?? null;
+    }
+    if (runtime.secrets === null) {
+      const values = Object.values(await ctx.opts.secrets.envFromFiles(handle.order));
+      runtime.secrets = runtime.bearer === null ? values : [...values, runtime.bearer];
+    }
+  } catch (error) {
+    ctx.opts.log.warn({ ...refOf(handle), err: error }, 'secrets of an engine can not be read');
   }
   return runtime;
+}
+
+/**
+ * The values to redact from what an engine printed; null: it has some that this agent doesn't know, so that nothing
+ * of its log may leave the node (INV-10, INV-12). "Not read" must never pass for "there are none".
+ */
+export function knownSecrets(ctx: Context, handle: Handle): string[] | null {
+  const { secrets } = ctx.runtimes.of(handle);
+  if (secrets !== null) return secrets;
+  const named = Object.keys(handle.order?.spec.env_from_files ?? {}).length > 0;
+  return named || handle.probe?.auth === true ? null : [];
 }
 
 /** Resolves after `ms`, or at once when `signal` aborts. Never keeps the process alive by itself. */

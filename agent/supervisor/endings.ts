@@ -5,7 +5,7 @@ import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { type Handle, refOf } from '../state/handle.js';
 import type { Outbox } from '../state/outbox.js';
 import { type Context, update } from './context.js';
-import { completeEvidence, describeFailure, type FailureInput } from './failure.js';
+import { byHost, completeEvidence, describeFailure, type FailureInput } from './failure.js';
 import { proof } from './stopping.js';
 
 export class Endings {
@@ -50,6 +50,7 @@ export class Endings {
         done,
       );
     } else update(this.ctx, handle, done);
+    this.ctx.runtimes.forget(handle);
   }
 
   /** It lives, but serves no more; its own exit won't be news. */
@@ -60,17 +61,12 @@ export class Endings {
 
   private tell(handle: Handle, input: FailureInput, change: Partial<Handle>): void {
     const requested = handle.marks.requested_stop !== null;
-    const event = this.outbox.add(
-      handle,
-      { requested, failure: describeFailure(this.ctx, handle, input) },
-      change,
-    );
+    const failure = describeFailure(this.ctx, handle, input);
+    const event = this.outbox.add(handle, { requested, failure }, { ...change, last_failure: failure });
     for (const listener of this.listeners) listener(event);
     void completeEvidence(this.ctx, handle);
   }
 }
-
-const byHost = (sentence: string) => ({ class: 'host_stop' as const, code: 'ENGINE_FAILED', sentence });
 
 /** Marks only ever get set. */
 function onlySet(marks: Handle['marks'] | null): Partial<Handle['marks']> {

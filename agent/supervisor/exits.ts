@@ -33,6 +33,8 @@ interface Watched {
   timer: NodeJS.Timeout | null;
   /** When the engine was first seen dead without a record. */
   endingSince: number | null;
+  /** Why its end could not be recorded, as last logged. */
+  problem: string | null;
 }
 
 export class ExitWatch {
@@ -48,7 +50,7 @@ export class ExitWatch {
   add(ref: EngineRef): void {
     const key = engineKeyOf(ref);
     if (this.watched.has(key)) return;
-    const entry: Watched = { ref: refOf(ref), watcher: null, timer: null, endingSince: null };
+    const entry: Watched = { ref: refOf(ref), watcher: null, timer: null, endingSince: null, problem: null };
     this.watched.set(key, entry);
     try {
       entry.watcher = watch(this.ctx.handles.runDir(ref), { persistent: false }, (_, file) => {
@@ -75,8 +77,13 @@ export class ExitWatch {
       try {
         this.onExit(entry.ref, seen.exit);
       } catch (error) {
-        // A full disk, most likely: the engine stays `running` on disk and is looked at again.
-        this.ctx.opts.log.error({ ...entry.ref, err: error }, 'the end of an engine could not be recorded');
+        // A full disk, most likely: the engine stays `running` on disk and is looked at again. Said once, not at
+        // every look: the log may lie on that disk.
+        const problem = error instanceof Error ? error.message : String(error);
+        if (entry.problem !== problem) {
+          this.ctx.opts.log.error({ ...entry.ref, err: error }, 'the end of an engine could not be recorded');
+        }
+        entry.problem = problem;
         this.arm(entry, this.ctx.opts.healthIntervalMs);
         return;
       }

@@ -15,7 +15,7 @@ import type { ExitStatus, FailureClass, FailureDigest } from '../../contracts/en
 import type { Explained } from '../engines/types.js';
 import { makeDir } from '../state/files.js';
 import type { Handle } from '../state/handle.js';
-import { type Context, rendererOf } from './context.js';
+import { type Context, knownSecrets, rendererOf } from './context.js';
 import { headLines, logFile, sizeOf, tailLines } from './logs.js';
 import { printable, redact } from './redact.js';
 
@@ -24,6 +24,8 @@ const TAIL_CHARS = 1_200;
 const TAIL_LINE_CHARS = 400;
 /** Of head and tail each: where a cause is found. */
 const EXPLAIN_BYTES = 262_144;
+/** Longer than any message of an engine: what looks for causes needn't be fit for a line of 64 KiB. */
+const EXPLAIN_LINE_CHARS = 4_096;
 const EVIDENCE_LOG_BYTES = 1_048_576;
 const EVIDENCE_NODE_BYTES = 64 * 1_048_576;
 const FIRST = 3;
@@ -36,14 +38,29 @@ export interface FailureInput {
   known?: { class: FailureClass; code: string; sentence: string };
 }
 
-/** Writes the evidence and returns the digest. Evidence that can't be written is no reason to lose the digest. */
+/** The end of an engine by the host, or by a reboot: not counted against its replica. */
+export const byHost = (sentence: string): NonNullable<FailureInput['known']> => ({
+  class: 'host_stop',
+  code: 'ENGINE_FAILED',
+  sentence,
+});
+
+/**
+ * Writes the evidence and returns the digest; `loadSecrets` comes first, or nothing of the log is told. Evidence that can't be written is
+ * no reason to lose the digest.
+ */
 export function describeFailure(ctx: Context, handle: Handle, input: FailureInput): FailureDigest {
   const runDir = ctx.handles.runDir(handle);
-  const secrets = ctx.runtime(handle).secrets ?? [];
-  const clean = (line: string) => redact(printable(line), secrets);
-  const tail = tailLines(runDir, ctx.opts.logLines).map(clean);
-  const lines = [...headLines(runDir, EXPLAIN_BYTES).map(clean), ...tail];
-  const explained = input.known ?? explain(ctx, handle, input, lines);
+  const secrets = knownSecrets(ctx, handle);
+  const clean = (line: string) => redact(printable(line), secrets ?? []);
+  const last = tailLines(runDir, ctx.opts.logLines).map(clean);
+  const lines = [...headLines(runDir, EXPLAIN_BYTES).map(clean), ...last];
+  const found = input.known ?? explain(ctx, handle, input, lines);
+  // Without the secrets nothing can be redacted: the class is told, none of the words (INV-10, INV-12).
+  const sealed = secrets === null;
+  const explained =
+    sealed && input.known === undefined ? { ...found, sentence: sealedSentence(found) } : found;
+  const tail = sealed ? [] : last;
   const digest: FailureDigest = {
     code: explained.code,
     class: explained.class,
@@ -66,11 +83,23 @@ function explain(ctx: Context, handle: Handle, input: FailureInput, lines: strin
   return renderer.explain({
     exit: input.exit,
     wasReady: handle.marks.was_ready,
-    lines,
+    lines: lines.map(line => line.slice(0, EXPLAIN_LINE_CHARS)),
     gpuWasDirty: handle.baseline.some(b => (b.foreign ?? []).some(p => (p.used_mib ?? 1) > 0)),
     ...(input.noProgressMs === undefined ? {} : { noProgressMs: input.noProgressMs }),
   });
 }
+
+const CLASS_WORDS: Record<FailureClass, string> = {
+  permanent: 'the engine ended for a cause that the same spec will meet again',
+  retry: 'the engine ended or got nowhere, and may do better when it is tried again',
+  gpu_cleanup: 'the engine ended because its GPU was not clean',
+  node_fault: 'the engine ended by a fault of the node or of its GPU',
+  port_conflict: 'the engine ended because a port of its was taken',
+  host_stop: 'the engine was ended by the host',
+};
+
+const sealedSentence = (found: Explained): string =>
+  `${CLASS_WORDS[found.class]}; its log stays on the node, because the secrets that it may show (env_from_files, engine_key_file) can not be read to take them out`;
 
 const clip = (text: string, max: number): string =>
   text.length <= max ? text : `${text.slice(0, max - 1)}…`;

@@ -67,7 +67,8 @@ export type GpuVerdict =
 
 /**
  * Whether a GPU is back at its baseline, given that no process of the tree lives. `inTree`: pids that were the
- * engine's. `kind` says what it rests on: both figures, one of them, or neither (`weak`: the caller waits 10 s).
+ * engine's. `kind` says what it rests on: both figures, one of them, or neither (`weak`: the caller waits 10 s). A
+ * source that had figures and has none now leaves it in doubt, so not free.
  */
 export function judgeGpu(
   base: GpuBaseline,
@@ -76,6 +77,9 @@ export function judgeGpu(
 ): GpuVerdict {
   const procs = now?.processes ?? null;
   const used = now?.memory_used_mib ?? null;
+  const known = base.used_mib !== null || base.foreign !== null;
+  // It could tell before, so that it will again: a driver that is silent for a moment proves nothing (INV-2).
+  if (known && procs === null && used === null) return { free: false, pids: [], used_mib: null };
   const own = procs?.filter(p => inTree(p.pid)).map(p => p.pid) ?? [];
   if (own.length > 0) return { free: false, pids: own, used_mib: used };
   const memory = used !== null && base.used_mib !== null;
@@ -97,6 +101,16 @@ function foreignGrowth(base: GpuBaseline, procs: GpuProcess[] | null): number {
       return Math.max(0, (p.used_mib ?? 0) - before);
     }),
   );
+}
+
+/**
+ * As `judgeGpu`, for an engine of which nothing is known but its processes, so that any GPU of the node may have been
+ * its own: free unless a process of the tree is on the list. No list: `weak`.
+ */
+export function judgeUnknown(now: GpuState, inTree: (pid: number) => boolean): GpuVerdict {
+  const own = now.processes?.filter(p => inTree(p.pid)).map(p => p.pid) ?? [];
+  if (own.length > 0) return { free: false, pids: own, used_mib: now.memory_used_mib };
+  return { free: true, kind: now.processes === null ? 'weak' : 'processes' };
 }
 
 const STRENGTH: ProofKind[] = ['weak', 'processes', 'memory', 'strong'];

@@ -1,10 +1,14 @@
 // Logs of this node's engines: kept within log_max, and shown without secrets.
 import { spawn } from 'node:child_process';
 import { LlmgwError } from '../../contracts/errors.js';
-import type { Context } from './context.js';
+import { type Context, knownSecrets, loadSecrets } from './context.js';
 import { logFile, sizeOf, tailLines } from './logs.js';
 import { printable, redact } from './redact.js';
 import { cutArgs } from './shim.js';
+
+/** INV-10: shown instead of lines that can't be redacted. */
+const WITHHELD =
+  '[llmgw: this log is not shown: a secret of this engine (env_from_files, engine_key_file) can not be read on the node, so it can not be taken out]';
 
 /** What `tail` may be asked for; newest generation and rank 0 unless told. */
 export interface TailQuery {
@@ -29,7 +33,7 @@ export class LogKeeper {
   }
 
   /** Last lines, redacted, oldest first. Throws ENGINE_UNKNOWN. */
-  tail(replica: string, query: TailQuery): string[] {
+  async tail(replica: string, query: TailQuery): Promise<string[]> {
     const { ctx } = this;
     const rank = query.rank ?? 0;
     const h = ctx.handles
@@ -43,7 +47,9 @@ export class LogKeeper {
         `this node has no log of replica ${replica}${which}, rank ${rank}`,
       );
     }
-    const secrets = ctx.runtime(h).secrets ?? [];
+    await loadSecrets(ctx, h);
+    const secrets = knownSecrets(ctx, h);
+    if (secrets === null) return [WITHHELD];
     return tailLines(ctx.handles.runDir(h), query.lines ?? ctx.opts.logLines).map(line =>
       redact(printable(line), secrets),
     );

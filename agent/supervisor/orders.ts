@@ -2,9 +2,9 @@
 import type { StopProof } from '../../contracts/engine.js';
 import { engineKeyOf } from '../../contracts/ids.js';
 import { type Handle, refOf } from '../state/handle.js';
-import { type Context, pause, update } from './context.js';
+import { type Context, loadSecrets, pause, update } from './context.js';
 import type { ExitWatch } from './exits.js';
-import { closeRunDir } from './shim.js';
+import { closeRunDir, readPid } from './shim.js';
 import { recoverStart } from './start.js';
 import { endTree, proof, proveGpus } from './stopping.js';
 
@@ -21,7 +21,7 @@ export async function stopEngine(
 ): Promise<StopProof> {
   let h = ctx.handles.get(ref)!;
   if (h.state === 'stopped') return h.proof!;
-  const runtime = ctx.runtime(h);
+  const runtime = ctx.runtimes.of(h);
   // First: a shim that comes late finds it closed. Then the mark: from here on an exit is an ordered one.
   closeRunDir(ctx.handles.runDir(h));
   h = update(ctx, h, { marks: { ...h.marks, requested_stop: h.marks.requested_stop ?? fence } });
@@ -30,12 +30,16 @@ export async function stopEngine(
     if (h.state === 'spawning') h = (await recoverStart(ctx, h)) ?? h;
     if (h.state === 'running') exits.add(h);
     ctx.opts.log.info({ ...refOf(h), reason, pid: h.engine?.pid }, 'stopping engine');
-    const started = h.engine !== null || runtime.tree.scan().length > 0;
+    // The shim's record tells of a start that this handle doesn't know of: it was made for one that can't be read.
+    const engine = h.engine ?? readPid(ctx.handles.runDir(h));
+    runtime.tree.remember(engine);
+    const started = engine !== null || runtime.tree.scan().length > 0;
     await endTree(ctx, exits, h, ctx.opts.stopTimeoutMs);
     await recorded(ctx, exits, h);
     const done = started ? await proveGpus(ctx, h, performance.now()) : proof('never_started', []);
     ctx.ports.release(engineKeyOf(h));
     update(ctx, h, { state: 'stopped', proof: done });
+    ctx.runtimes.forget(h);
     ctx.opts.log.info({ ...refOf(h), proof: done.proof, leaked: done.leaked.length }, 'engine stopped');
     return done;
   } finally {
@@ -43,11 +47,11 @@ export async function stopEngine(
   }
 }
 
-/** The tree is gone, so its end is seen at the next look: waits until that is on disk. */
+/** The tree is gone, so its end is seen at the next look: waits until that is on disk, however long it is full. */
 async function recorded(ctx: Context, exits: ExitWatch, handle: Handle): Promise<void> {
-  while (ctx.handles.get(handle)?.state === 'running') {
+  for (let wait = 5; ctx.handles.get(handle)?.state === 'running'; wait = Math.min(wait * 2, 1_000)) {
     exits.check(handle);
-    await pause(5);
+    await pause(wait, ctx.closed);
     ctx.closed.throwIfAborted();
   }
 }
@@ -60,6 +64,8 @@ export async function stopForHost(ctx: Context, exits: ExitWatch): Promise<void>
     .map(async found => {
       closeRunDir(ctx.handles.runDir(found));
       let h = update(ctx, found, { marks: { ...found.marks, host_stop: true } });
+      // Before the end is seen: it is told with lines of the log (INV-10).
+      await loadSecrets(ctx, h);
       if (h.state === 'spawning') h = (await recoverStart(ctx, h)) ?? h;
       if (h.state === 'running') exits.add(h);
       await endTree(ctx, exits, h, HOST_STOP_MS);

@@ -6,7 +6,7 @@ import { LlmgwError } from '../../contracts/errors.js';
 import { engineKeyOf } from '../../contracts/ids.js';
 import { staleFence } from '../state/fences.js';
 import { errnoOf } from '../state/files.js';
-import { type Handle, orderHash } from '../state/handle.js';
+import { type Handle, orderHash, refOfDir } from '../state/handle.js';
 import type { Context } from './context.js';
 import { takeBaseline } from './gpu-guard.js';
 import { portHasSocket } from './proc.js';
@@ -49,12 +49,13 @@ export async function hold(
 ): Promise<Handle> {
   const uuids = grantedGpus(ctx, order);
   refuseHeld(ctx, order, uuids);
+  if (uuids.length > 0) refuseUnreadable(ctx);
   const gpus = uuids.length === 0 ? [] : (await ctx.opts.gpus.snapshot()).gpus;
   const ours = new Set(
     ctx.handles
       .all()
       .filter(h => h.state === 'running')
-      .map(h => ctx.runtime(h).tree),
+      .map(h => ctx.runtimes.of(h).tree),
   );
   const taken = takeBaseline(uuids, gpus, pid => [...ours].some(tree => tree.owns(pid)));
   const ports = await ctx.ports.take(engineKeyOf(order), checked.renderer.ports(order), isPortFree);
@@ -84,6 +85,7 @@ export async function hold(
     marks: { was_ready: false, host_stop: false, requested_stop: null, failure_told: false },
     seq: 0,
     events: [],
+    last_failure: null,
     created_at: new Date().toISOString(),
   });
 }
@@ -107,6 +109,23 @@ function refuseHeld(ctx: Context, order: MemberOrder, uuids: string[]): void {
     if (other.state === 'stopped' || engineKeyOf(other) === engineKeyOf(order)) continue;
     const gpu = other.gpus.find(g => uuids.includes(g.uuid));
     if (gpu !== undefined) throw held(gpu.uuid, other);
+  }
+}
+
+/**
+ * INV-1: which GPUs the engine of an unreadable handle has, nobody knows, and one that has just begun to load is in no
+ * figure of theirs: while a process of it lives, none is given out.
+ */
+function refuseUnreadable(ctx: Context): void {
+  for (const { dir } of ctx.handles.unreadable) {
+    const ref = refOfDir(dir);
+    const [alive] = ref === null ? [] : ctx.runtimes.of(ref).tree.scan();
+    if (ref === null || alive === undefined) continue;
+    throw new LlmgwError(
+      'GPU_HELD',
+      `${dir}: the handle of this engine can not be read and it runs (pid ${alive.pid}), so that any GPU of this node may be its own: stop replica ${ref.replica}, fence ${ref.fence}, or end the process`,
+      { details: { holder: ref } },
+    );
   }
 }
 

@@ -7,19 +7,24 @@ const STEP_BYTES = 64 * 1_048_576;
 /** More distinct templates than any engine prints; beyond it a line counts no more (a random dump isn't progress). */
 const MAX_TEMPLATES = 4_096;
 
+/** Of a line: what makes it one of its kind is at its beginning, and the rest may be anything. */
+const LINE_CHARS = 2_048;
+
+// Every quantifier is bounded: unbounded ones cost the square of a line of digits or blanks, on the agent's one thread.
 const TIMES =
-  /\d{4}-\d\d-\d\d[T ]?|\b\d\d-\d\d \d\d:\d\d:\d\d\S*|\b\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?\b|\bpid=\d+/g;
+  /\d{4}-\d\d-\d\d[T ]?|\b\d\d-\d\d \d\d:\d\d:\d\d\S{0,32}|\b\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?\b|\bpid=\d{1,10}/g;
 /** `3/41`, `1.2G/40G`, `37%`: what grows while a bar fills. */
-const COUNTER = /(\d+(?:\.\d+)?)\s*([kKMGT]?)i?B?\s*\/\s*\d+(?:\.\d+)?|(\d+(?:\.\d+)?)\s*%/g;
+const COUNTER =
+  /(\d{1,15}(?:\.\d{1,9})?)\s{0,2}([kKMGT]?)i?B?\s{0,2}\/\s{0,2}\d{1,15}(?:\.\d{1,9})?|(\d{1,15}(?:\.\d{1,9})?)\s{0,2}%/g;
 const UNIT: Record<string, number> = { '': 1, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
 
 /** Without numbers, times, pids, hexadecimal and the shape of a progress bar. */
 export function templateOf(line: string): string {
   return line
     .replace(TIMES, '')
-    .replace(/\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b/gi, '#')
-    .replace(/\d+(?:\.\d+)?/g, '#')
-    .replace(/[█▏▎▍▌▋▊▉#=>| ]+/g, ' ')
+    .replace(/\b0x[0-9a-f]{1,2048}\b|\b[0-9a-f]{8,2048}\b/gi, '#')
+    .replace(/\d{1,2048}(?:\.\d{1,2048})?/g, '#')
+    .replace(/[█▏▎▍▌▋▊▉#=>| ]{1,2048}/g, ' ')
     .trim();
 }
 
@@ -54,7 +59,8 @@ export class Progress {
     this.last = now;
   }
 
-  line(text: string, now: number): void {
+  line(whole: string, now: number): void {
+    const text = whole.slice(0, LINE_CHARS);
     const stage = this.renderer.stage(text);
     if (stage !== null) this.stage = stage;
     if (this.renderer.isStall(text)) return;

@@ -4,7 +4,7 @@ import type { LoadProgress, MemberOrder, ReadyResult } from '../../contracts/act
 import type { EngineRef } from '../../contracts/ids.js';
 import type { Handle } from '../state/handle.js';
 import { type Context, loadSecrets, pause, rendererOf } from './context.js';
-import { describeFailure } from './failure.js';
+import { byHost, describeFailure } from './failure.js';
 import { LogFollower } from './logs.js';
 import { httpGet, modelIds } from './probe.js';
 import { describePid, ioBytes, isListening, listenerAmong } from './proc.js';
@@ -52,7 +52,7 @@ export async function watchUntilReady(w: Watcher): Promise<ReadyResult> {
   try {
     for (let look = 0; ; ) {
       signal.throwIfAborted();
-      const ended = exitedResult(ctx, order);
+      const ended = await exitedResult(ctx, order);
       if (ended !== null) return ended;
       const now = performance.now();
       follower.poll(line => progress.line(line, now));
@@ -64,7 +64,7 @@ export async function watchUntilReady(w: Watcher): Promise<ReadyResult> {
         const seen = await probeOnce(ctx, handle, wake.signal);
         if (seen.kind === 'ready') {
           const wrong = await wrongGpu(ctx, handle);
-          if (exitedResult(ctx, order) !== null) continue;
+          if (isOver(ctx, order)) continue;
           if (wrong !== null) return failed(ctx, handle, { class: 'retry', sentence: wrong });
           w.markReady(order, handle.engine!.pid);
           return { ready: true, pid: handle.engine!.pid, model_ids: seen.models };
@@ -95,15 +95,23 @@ export async function watchUntilReady(w: Watcher): Promise<ReadyResult> {
   }
 }
 
-/** The failure of an engine that has ended, from its own event; null: it lives. */
-export function exitedResult(ctx: Context, ref: EngineRef): ReadyResult | null {
+/** Whether the engine has ended, by itself or by a stop. */
+function isOver(ctx: Context, ref: EngineRef): boolean {
+  const state = ctx.handles.get(ref)?.state;
+  return state === 'exited' || state === 'stopped';
+}
+
+/** The failure of an engine that has ended, as its event told it; null: it lives, or was never started. */
+export async function exitedResult(ctx: Context, ref: EngineRef): Promise<ReadyResult | null> {
   const handle = ctx.handles.get(ref);
-  if (handle === undefined || (handle.state !== 'exited' && handle.state !== 'stopped')) return null;
-  const told = handle.events.at(-1)?.failure;
-  return {
-    ready: false,
-    failure: told ?? describeFailure(ctx, handle, { exit: handle.exit ?? { code: null, signal: null } }),
-  };
+  if (handle === undefined || !isOver(ctx, ref) || handle.proof?.proof === 'never_started') return null;
+  if (handle.last_failure !== null) return { ready: false, failure: handle.last_failure };
+  await loadSecrets(ctx, handle);
+  // A reboot is no failure of the engine, also of one that hadn't been started yet.
+  const rebooted = handle.proof?.proof === 'rebooted';
+  const known = rebooted ? { known: byHost('the node was rebooted before the engine was started') } : {};
+  const exit = handle.exit ?? (rebooted ? null : { code: null, signal: null });
+  return { ready: false, failure: describeFailure(ctx, handle, { exit, ...known }) };
 }
 
 function failed(
@@ -129,14 +137,14 @@ async function probeOnce(ctx: Context, handle: Handle, signal: AbortSignal): Pro
   if (health.status === null) return { kind: 'loading' };
   if (!listensInTree(ctx, handle, port)) return { kind: isListening(port) ? 'stranger' : 'loading' };
   if (health.status !== 200) return { kind: 'loading' };
-  const models = await httpGet(probe.models_url, ctx.runtime(handle).bearer ?? null, signal);
+  const models = await httpGet(probe.models_url, ctx.runtimes.of(handle).bearer ?? null, signal);
   const ids = models.status === 200 ? modelIds(models.body) : null;
   return ids === null ? { kind: 'loading' } : { kind: 'ready', models: ids };
 }
 
 /** The engine's own process first; all of its tree only if that isn't it. */
 export function listensInTree(ctx: Context, handle: Handle, port: number): boolean {
-  const { tree } = ctx.runtime(handle);
+  const { tree } = ctx.runtimes.of(handle);
   const known = [handle.engine!.pid, ...tree.seen().map(p => p.pid)];
   return (
     listenerAmong(port, known) !== null ||
@@ -153,7 +161,7 @@ function strangerSentence(handle: Handle): string {
 }
 
 async function sample(ctx: Context, handle: Handle): Promise<Sample> {
-  const procs = ctx.runtime(handle).tree.scan();
+  const procs = ctx.runtimes.of(handle).tree.scan();
   const io = procs.map(p => ioBytes(p.pid));
   return {
     io: io.every(n => n === null) ? null : io.reduce<number>((a, n) => a + (n ?? 0), 0),
@@ -172,7 +180,7 @@ async function gpuMemory(ctx: Context, handle: Handle): Promise<number | null> {
 /** INV-13, once at ready: a process of the tree on a GPU that wasn't granted. */
 async function wrongGpu(ctx: Context, handle: Handle): Promise<string | null> {
   if (handle.gpus.length === 0) return null;
-  const { tree } = ctx.runtime(handle);
+  const { tree } = ctx.runtimes.of(handle);
   tree.scan();
   for (const gpu of await snapshot(ctx)) {
     const own = gpu.processes?.find(p => tree.has(p.pid));

@@ -5,7 +5,7 @@ import { SECRET_SHAPES } from '../../contracts/secrets.js';
 const GONE = '[redacted]';
 const SHAPES = SECRET_SHAPES.map(re => new RegExp(re.source, `${re.flags.replace('g', '')}g`));
 /** `\x1b[31m` and its kind: colours and cursor moves carry nothing. */
-const CSI = /\x1b\[[0-9;?]*[ -/]*[@-~]/g;
+const CSI = /\x1b\[[0-9;?]{0,64}[ -/]{0,8}[@-~]/g;
 const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
 /** A shorter "secret" would blank out ordinary words. */
 const MIN_SECRET = 6;

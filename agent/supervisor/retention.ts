@@ -15,6 +15,9 @@ export function pruneRuns(ctx: Context): void {
   done.forEach((h, i) => {
     const siblings = all.filter(x => x.replica === h.replica).map(nameOf);
     // The highest fence is in its own file, so that a removed folder makes no room for an old order.
-    if (i >= MAX_STOPPED || !survivors(siblings).has(nameOf(h))) ctx.handles.remove(h);
+    if (i >= MAX_STOPPED || !survivors(siblings).has(nameOf(h))) {
+      ctx.handles.remove(h);
+      ctx.runtimes.forget(h);
+    }
   });
 }

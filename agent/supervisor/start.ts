@@ -39,7 +39,7 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     runDir: home,
     passEnv: ctx.opts.passEnv,
   });
-  const runtime = ctx.runtime(order);
+  const runtime = ctx.runtimes.of(order);
   runtime.secrets = rendered.secrets;
   runtime.bearer = rendered.probe.bearer;
   const spawning: Partial<Handle> = {
@@ -151,7 +151,7 @@ export async function engineOf(runDir: string, shim: ProcId): Promise<ProcId> {
 
 /** Tells the tree whom it has. */
 export function running(ctx: Context, handle: Handle): Handle {
-  const { tree } = ctx.runtime(handle);
+  const { tree } = ctx.runtimes.of(handle);
   tree.remember(handle.shim, true);
   tree.remember(handle.engine);
   return handle;
@@ -165,7 +165,7 @@ export async function recoverStart(ctx: Context, handle: Handle): Promise<Handle
   const runDir = ctx.handles.runDir(handle);
   let pid = readPid(runDir);
   // A live shim without a pid is on its way; its marker is in its environment from its first instruction on.
-  for (let i = 0; pid === null && i < 500 && ctx.runtime(handle).tree.scan().length > 0; i++) {
+  for (let i = 0; pid === null && i < 500 && ctx.runtimes.of(handle).tree.scan().length > 0; i++) {
     await pause(10);
     pid = readPid(runDir);
   }

@@ -5,7 +5,7 @@ import { LlmgwError } from '../../contracts/errors.js';
 import type { Handle } from '../state/handle.js';
 import { type Context, pause } from './context.js';
 import type { ExitWatch } from './exits.js';
-import { type GpuVerdict, judgeGpu, weakest } from './gpu-guard.js';
+import { type GpuVerdict, judgeGpu, judgeUnknown, weakest } from './gpu-guard.js';
 import { describePid, isAlive, type ProcStat } from './proc.js';
 import { signalProc } from './tree.js';
 
@@ -16,7 +16,7 @@ const WEAK_MS = 10_000;
 
 /** Ends every process of the engine's tree. `termMs`: between SIGTERM and SIGKILL. Throws STOP_INCOMPLETE. */
 export async function endTree(ctx: Context, exits: ExitWatch, handle: Handle, termMs: number): Promise<void> {
-  const { tree } = ctx.runtime(handle);
+  const { tree } = ctx.runtimes.of(handle);
   // Before the engine goes: its children are its children only as long as it lives.
   tree.scan();
   if (handle.engine !== null && signalProc(handle.engine, 'SIGTERM')) {
@@ -31,7 +31,7 @@ export async function endTree(ctx: Context, exits: ExitWatch, handle: Handle, te
 
 /** SIGKILL until nothing of the tree is left: children may fork while they are being killed. */
 export async function killTree(ctx: Context, handle: Handle): Promise<void> {
-  const { tree } = ctx.runtime(handle);
+  const { tree } = ctx.runtimes.of(handle);
   const started = performance.now();
   for (let wait = 5; ; wait = Math.min(wait * 2, 200)) {
     const left = tree.scan();
@@ -59,14 +59,16 @@ const incomplete = (handle: Handle, left: ProcStat[]): LlmgwError =>
 
 /** The tree is gone: waits until the GPUs are too, up to gpu_release_timeout. GPUs that aren't are `leaked`. */
 export async function proveGpus(ctx: Context, handle: Handle, goneAt: number): Promise<StopProof> {
-  const { tree } = ctx.runtime(handle);
-  if (handle.baseline.length === 0) return proof('strong', []);
+  const { tree } = ctx.runtimes.of(handle);
+  // An order without GPUs: its processes were all there was.
+  if (handle.order !== null && handle.baseline.length === 0) return proof('strong', []);
   const started = performance.now();
   for (let wait = 25; ; wait = Math.min(wait * 2, 1_000)) {
     const verdicts = await judgeAll(ctx, handle, pid => tree.has(pid));
     const held = verdicts.filter(v => !v.verdict.free);
     const kinds = verdicts.flatMap(v => (v.verdict.free ? [v.verdict.kind] : []));
-    const kind = weakest(kinds);
+    // No answer about any GPU is what `weak` means.
+    const kind = verdicts.length === 0 ? 'weak' : weakest(kinds);
     const settled = kind !== 'weak' || performance.now() - goneAt >= (ctx.opts.weakProofMs ?? WEAK_MS);
     if (held.length === 0 && settled) return proof(kind, []);
     if (held.length > 0 && performance.now() - started >= ctx.opts.gpuReleaseTimeoutMs) {
@@ -91,9 +93,11 @@ async function judgeAll(
 ): Promise<{ uuid: string; verdict: GpuVerdict }[]> {
   const gpus = await ctx.opts.gpus.snapshot().then(
     s => s.gpus,
-    // A driver that doesn't answer is "neither figure": the weak proof, said as such.
+    // A driver that doesn't answer: no figure of any GPU.
     () => [],
   );
+  // A fence that was burnt here, or whose handle could not be read: nobody knows which GPUs it was given.
+  if (handle.order === null) return gpus.map(gpu => ({ uuid: gpu.uuid, verdict: judgeUnknown(gpu, inTree) }));
   return handle.baseline.map(base => ({
     uuid: base.uuid,
     verdict: judgeGpu(

@@ -12,11 +12,11 @@ import type {
 import type { EngineEvent, EngineReport, StopProof } from '../../contracts/engine.js';
 import { LlmgwError } from '../../contracts/errors.js';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
-import { FenceStore, staleFence } from '../state/fences.js';
-import { type Handle, HandleStore, refOf } from '../state/handle.js';
+import { FenceStore } from '../state/fences.js';
+import { type Handle, HandleStore, orderHash, refOf } from '../state/handle.js';
 import { Outbox } from '../state/outbox.js';
 import { PortLeases } from '../state/port-leases.js';
-import { type Context, loadSecrets, runtimes, update } from './context.js';
+import { type Context, loadSecrets, Runtimes, update } from './context.js';
 import { Endings } from './endings.js';
 import { ExitWatch } from './exits.js';
 import { HealthWatch } from './health.js';
@@ -25,7 +25,7 @@ import { stopEngine, stopForHost } from './orders.js';
 import { admit, check, hold, olderAlive, preparedOf } from './prepare.js';
 import { bootId, isAlive } from './proc.js';
 import { KeyedQueue } from './queue.js';
-import { watchUntilReady } from './ready.js';
+import { exitedResult, watchUntilReady } from './ready.js';
 import { pruneRuns } from './retention.js';
 import { installShim } from './shim.js';
 import { recoverStart, running, startEngine } from './start.js';
@@ -61,7 +61,7 @@ export class Supervisor {
       ports: new PortLeases(opts.workDir, opts.ports),
       bootId: bootId(),
       shim: installShim(opts.workDir),
-      runtime: runtimes(handles),
+      runtimes: new Runtimes(handles),
       closed: this.closing.signal,
     };
     this.outbox = new Outbox(handles);
@@ -75,7 +75,10 @@ export class Supervisor {
   async start(): Promise<void> {
     const { ctx } = this;
     for (const { dir, problem } of ctx.handles.unreadable) {
-      ctx.opts.log.error({ dir, problem }, 'an engine handle can not be read: that engine is left alone');
+      ctx.opts.log.error(
+        { dir, problem },
+        'an engine handle can not be read: that engine keeps the GPUs of this node until it has ended or is stopped',
+      );
     }
     const held = ctx.handles.all().filter(h => h.state !== 'stopped');
     ctx.ports.releaseAllBut(new Set(held.map(engineKeyOf)));
@@ -85,6 +88,8 @@ export class Supervisor {
 
   private async adopt(handle: Handle): Promise<void> {
     const { ctx } = this;
+    // First: what is found below may be told at once, with lines of its log (INV-10).
+    await loadSecrets(ctx, handle);
     if (handle.boot_id !== ctx.bootId) {
       this.endings.rebooted(handle);
       return;
@@ -94,12 +99,9 @@ export class Supervisor {
       update(ctx, handle, { state: 'prepared' });
       return;
     }
-    if (found.state === 'exited') ctx.runtime(found).tree.remember(found.engine);
+    if (found.state === 'exited') ctx.runtimes.of(found).tree.remember(found.engine);
     if (found.state !== 'running') return;
     running(ctx, found);
-    await loadSecrets(ctx, found).catch(error => {
-      ctx.opts.log.warn({ ...refOf(found), err: error }, 'secrets of an adopted engine can not be read');
-    });
     this.watch(found);
     // The first look is in watch(): one that ended meanwhile has been told of there.
     if (ctx.handles.get(found)?.state !== 'running') return;
@@ -141,6 +143,7 @@ export class Supervisor {
     if (handle.state === 'spawning') {
       const found = await recoverStart(this.ctx, handle);
       if (found !== null) {
+        await loadSecrets(this.ctx, found);
         this.watch(found);
         return { pid: found.engine!.pid, adopted: true };
       }
@@ -167,6 +170,11 @@ export class Supervisor {
     onProgress: (p: LoadProgress) => void,
     signal: AbortSignal,
   ): Promise<ReadyResult> {
+    // Before the fence is judged: an engine that is over has an answer, though its fence may start nothing any more.
+    if (this.ctx.handles.get(order)?.order_hash === orderHash(order)) {
+      const over = await exitedResult(this.ctx, order);
+      if (over !== null) return over;
+    }
     const handle = admit(this.ctx, order);
     if (handle === null || handle.state === 'prepared' || handle.state === 'spawning') {
       throw notHere(order, 'started');
@@ -186,13 +194,14 @@ export class Supervisor {
     });
   }
 
-  /** Ends the engine and proves it. Throws STALE_FENCE, STOP_INCOMPLETE. */
+  /**
+   * Ends the engine and proves it. A fence that this node has no handle of can't start here afterwards; what carries
+   * its mark all the same is ended with it. Throws STOP_INCOMPLETE.
+   */
   stop(order: StopOrder): Promise<StopProof> {
     return this.queue.run(order.replica, async () => {
       const { ctx } = this;
       const own = ctx.handles.get(order);
-      const highest = ctx.fences.highest(order.replica);
-      if (own === undefined && highest !== null && highest > order.fence) throw staleFence(order, highest);
       // What an older generation left here is this order's to end too: it carries a newer fence (INV-5).
       for (const h of ctx.handles.ofReplica(order.replica)) {
         if (h.fence >= order.fence || h.state === 'stopped') continue;
@@ -235,26 +244,26 @@ export class Supervisor {
         pid: h.engine?.pid ?? null,
         gpus: h.gpus.map(g => g.uuid),
         ports: h.ports,
-        stage: state === 'loading' ? (this.ctx.runtime(h).stage?.stage ?? null) : null,
+        stage: state === 'loading' ? (this.ctx.runtimes.of(h).stage?.stage ?? null) : null,
       };
     });
   }
 
   /** How far it has loaded; null: it isn't loading, or that can't be told. */
   percent(report: EngineReport): number | null {
-    return report.state === 'loading' ? (this.ctx.runtime(report).stage?.percent ?? null) : null;
+    return report.state === 'loading' ? (this.ctx.runtimes.of(report).stage?.percent ?? null) : null;
   }
 
   private reportState(h: Handle): EngineReport['state'] {
     if (h.state === 'exited') return 'exited';
-    if (this.ctx.runtime(h).stopping) return 'stopping';
+    if (this.ctx.runtimes.of(h).stopping) return 'stopping';
     if (h.state !== 'running') return 'spawning';
     return h.marks.was_ready ? 'ready' : 'loading';
   }
 
   /** Whether a pid belongs, or belonged, to one of this node's engines: then it isn't foreign. */
   ownsPid(pid: number): boolean {
-    return this.ctx.handles.all().some(h => h.state === 'running' && this.ctx.runtime(h).tree.owns(pid));
+    return this.ctx.handles.all().some(h => h.state === 'running' && this.ctx.runtimes.of(h).tree.owns(pid));
   }
 
   /** Events that nobody has acknowledged, oldest first. */
@@ -272,7 +281,7 @@ export class Supervisor {
   }
 
   /** Last lines of an engine's log, redacted, oldest first. Throws ENGINE_UNKNOWN. */
-  tail(replica: string, query: TailQuery = {}): string[] {
+  tail(replica: string, query: TailQuery = {}): Promise<string[]> {
     return this.logs.tail(replica, query);
   }
 

@@ -24,5 +24,6 @@ export const tombstone = (ref: EngineRef, bootId: string): Handle => ({
   marks: { was_ready: false, host_stop: false, requested_stop: null, failure_told: false },
   seq: 0,
   events: [],
+  last_failure: null,
   created_at: new Date().toISOString(),
 });

@@ -17,6 +17,10 @@ export interface Grant {
   members: GrantMember[];
   /** A member whose hold was left without proof: node id → why. */
   left: Record<string, string>;
+  /** Its replica's workflow has it. */
+  delivered?: boolean;
+  /** Key of the latest endpoint message of this grant. */
+  endpoint_key?: string;
   /** The later run (its first_run_id) that tried to stop what was left, in vain: it isn't asked again. */
   tried?: string;
 }

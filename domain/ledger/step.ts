@@ -1,8 +1,15 @@
 // The ledger's decisions: (state, message, now) → state and effects. Every message is keyed and may come twice; the
 // answer to the second is the answer to the first. The state is changed in place on a copy that the caller owns.
 import type { EngineEvent } from '../../contracts/engine.js';
-import { keyNumber } from '../../contracts/ids.js';
-import type { InstanceMsg, LedgerMsg, LedgerReply, NodeFacts, ReserveMsg } from '../../contracts/messages.js';
+import { keyNumber, runOf } from '../../contracts/ids.js';
+import type {
+  EndpointMsg,
+  InstanceMsg,
+  LedgerMsg,
+  LedgerReply,
+  NodeFacts,
+  ReserveMsg,
+} from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
 import { place } from '../placement.js';
 import { candidates, endHold, type Grant, type LedgerState, note } from './state.js';
@@ -13,7 +20,9 @@ export type LedgerInput =
   | ({ kind: 'instance' } & InstanceMsg)
   | { kind: 'unclaimed'; event: EngineEvent; why: string }
   /** The replica's workflow is gone: the grant's message never reached anybody, so no order was ever given. */
-  | { kind: 'undeliverable'; replica: string; fence: number };
+  | { kind: 'undeliverable'; replica: string; fence: number }
+  /** The grant is in its replica's history: from here on only a proof ends it. */
+  | { kind: 'delivered'; fence: number };
 
 export type LedgerEffect =
   | { do: 'reply'; replica: string; reply: LedgerReply }
@@ -63,8 +72,10 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
       return;
     }
     case 'endpoint': {
-      if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence, now);
-      else setEndpoint(state, input.replica, input.endpoint, now);
+      if (isLatestEndpoint(state, input)) {
+        if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence, now);
+        else setEndpoint(state, input.replica, input.endpoint, now);
+      }
       if (!input.answer) return;
       effects.push({
         do: 'reply',
@@ -96,9 +107,15 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
         `an exit of ${input.event.replica} (fence ${input.event.fence}) found no workflow: ${input.why}`,
       );
       return;
+    case 'delivered': {
+      const grant = state.grants[input.fence];
+      if (grant !== undefined) grant.delivered = true;
+      return;
+    }
     case 'undeliverable': {
       const grant = state.grants[input.fence];
-      if (grant === undefined || grant.replica !== input.replica) return;
+      // Delivered once, it may be in use, whoever can't be reached now (INV-1).
+      if (grant === undefined || grant.replica !== input.replica || grant.delivered) return;
       delete state.grants[input.fence];
       note(
         state,
@@ -116,7 +133,11 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
     effects.push({ do: 'reply', replica: msg.replica, reply: grantedReply(granted) });
     return;
   }
-  if (isOvertaken(state, msg)) return;
+  if (isOvertaken(state, msg)) {
+    // Answered, or it would be sent again for ever; what it released is released.
+    effects.push({ do: 'reply', replica: msg.replica, reply: ackReply(state, msg.key, now) });
+    return;
+  }
   const stale = leftByEarlierRun(state, msg);
   if (stale !== undefined) {
     const { fence, members } = stale;
@@ -136,6 +157,17 @@ function reserve(state: LedgerState, msg: ReserveMsg, now: number, effects: Ledg
   }
   if (at >= 0) state.waiting.splice(at, 1);
   state.waiting.push({ ...want, since: now, told: '' });
+}
+
+/** Signals may arrive out of order: `ready` after its own end would be a route to nowhere, for ever. */
+function isLatestEndpoint(state: LedgerState, msg: EndpointMsg): boolean {
+  const grant = state.grants[msg.fence];
+  if (grant === undefined || grant.replica !== msg.replica) return false;
+  const last = grant.endpoint_key;
+  const sameRun = last !== undefined && runOf(last) === runOf(msg.key);
+  if (sameRun && keyNumber(last) > keyNumber(msg.key)) return false;
+  grant.endpoint_key = msg.key;
+  return true;
 }
 
 /** Signals may arrive out of order: a newer reserve of the same run counts, whatever came of it. */
@@ -163,7 +195,7 @@ function leftByEarlierRun(state: LedgerState, msg: ReserveMsg): Grant | undefine
 function placeWaiting(state: LedgerState, now: number, effects: LedgerEffect[]): void {
   const order = [...state.waiting].sort((a, b) => b.shape.priority - a.shape.priority || a.since - b.since);
   for (const want of order) {
-    const placed = place(want.shape, candidates(state), want.exclude, want.prefer);
+    const placed = place(want.shape, candidates(state), want.exclude, want.prefer, now);
     if (!placed.fits) {
       if (want.told === placed.reason) continue;
       want.told = placed.reason;

@@ -28,10 +28,8 @@ export const LAUNCH_ELSEWHERE: ReadonlySet<string> = new Set([
   'GPU_GONE',
   'GPU_HELD',
   'GPU_LEAKED',
+  'STALE_FENCE',
 ]);
-
-/** Refusals that say nothing of the spec or the engine. */
-export const LAUNCH_NOT_COUNTED: ReadonlySet<string> = new Set(['STALE_FENCE', 'NODE_UNREACHABLE']);
 
 export function shapeOf(spec: ReplicaSpec): Shape {
   return {
@@ -127,14 +125,18 @@ export function url(r: Prepared): string {
   return `http://${host.includes(':') ? `[${host}]` : host}:${r.ports.http ?? 0}`;
 }
 
-export function endpointMsg(s: ReplicaState, state: 'ready' | 'draining' | null): EndpointMsg {
+export function endpointMsg(
+  s: ReplicaState,
+  state: 'ready' | 'draining' | null,
+  answer = false,
+): EndpointMsg {
   return {
     kind: 'endpoint',
     key: nextKey(s, 'endpoint'),
     replica: s.name,
     run_id: s.first_run_id,
     fence: s.fence!,
-    answer: state === 'draining',
+    answer,
     endpoint:
       state === null
         ? null

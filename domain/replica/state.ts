@@ -52,8 +52,12 @@ export interface ReplicaState {
   endpoint: string | null;
   /** Public id of the engine key's master; null: the engine has no key. */
   key_id: string | null;
+  /** The node's own stop_timeout and gpu_release_timeout together, ms; null: not told. */
+  stop_ms: number | null;
+  /** Stops in a row that the node did not answer or refused. */
+  stop_tries: number;
   progress: LoadProgress | null;
-  /** Nodes where this spec was refused, with the sentence. Cleared by ready and by apply. */
+  /** Nodes where this spec was refused, with the sentence. Cleared by ready, apply and restart. */
   exclude: Excluded[];
   /** Times of counted failures within restart.window. */
   failures: number[];
@@ -79,6 +83,8 @@ export interface ReplicaState {
 
 export type ReplicaEvent =
   | { type: 'started' }
+  /** A run that continues another one. */
+  | { type: 'resumed' }
   | { type: 'ledger'; reply: LedgerReply }
   | { type: 'launched'; fence: number; result: Prepared & Spawned }
   /** `delivered` false: no attempt ever reached the node, so nothing was started there. */
@@ -89,13 +95,14 @@ export type ReplicaEvent =
   | { type: 'stopped'; fence: number; proofs: { node: string; proof: StopProof }[] }
   /** `leaked`: the node answered that the proof can't be had; else it doesn't answer. */
   | { type: 'stop_failed'; fence: number; sentence: string; leaked: boolean }
-  | { type: 'drained'; fence: number; drained: boolean; outstanding: number }
+  /** `heard` false: no control plane instance answered; the time was waited out. */
+  | { type: 'drained'; fence: number; drained: boolean; outstanding: number; heard: boolean }
   | { type: 'timer'; id: TimerId }
   | { type: 'apply'; spec: ReplicaSpec }
   | { type: 'restart'; by: string }
   | { type: 'cancel' };
 
-export type TimerId = 'back_off' | 'pending';
+export type TimerId = 'back_off' | 'pending' | 'exclusion' | 'stop_again';
 export type Op = 'launch' | 'await_ready' | 'drain';
 
 export type ReplicaEffect =
@@ -103,7 +110,8 @@ export type ReplicaEffect =
   | { do: 'launch'; node: string; order: MemberOrder }
   | { do: 'await_ready'; node: string; order: MemberOrder }
   | { do: 'drain'; queues: string[]; input: Parameters<ControlActivities['await_drained']>[0] }
-  | { do: 'stop'; orders: { node: string; order: StopOrder }[] }
+  /** `bound_ms`: how long it is tried before the domain hears of it. */
+  | { do: 'stop'; bound_ms: number; orders: { node: string; order: StopOrder }[] }
   /** Stop waiting for an operation; its late result is ignored by its fence. */
   | { do: 'abort'; op: Op }
   | { do: 'timer'; id: TimerId; ms: number }
@@ -128,6 +136,8 @@ export function initialReplica(spec: ReplicaSpec, firstRunId: string, now: numbe
     members: [],
     endpoint: null,
     key_id: null,
+    stop_ms: null,
+    stop_tries: 0,
     progress: null,
     exclude: [],
     failures: [],

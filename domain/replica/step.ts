@@ -4,16 +4,20 @@
 import type { FailureClass, FailureDigest } from '../../contracts/engine.js';
 import type { LedgerReply } from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
-import { JOURNAL_LENGTH } from '../ledger/state.js';
+import { ask, enter, log, node, waitTimers } from './core.js';
+import { excluding } from './exclusions.js';
 import { decideFailure } from './failure.js';
 import * as make from './make.js';
-import type { AfterStop, ReplicaEffect, ReplicaEvent, ReplicaState } from './state.js';
+import type { ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from './state.js';
+import { afterStop, drain, end, finish, onStopFailed, stop, stopEffect } from './stopping.js';
 
 export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): ReplicaEffect[] {
   if (s.outcome !== null) return ev.type === 'ledger' ? giveBack(s, ev.reply, now) : [];
   switch (ev.type) {
     case 'started':
       return ask(s, now, 'asking the ledger for GPUs');
+    case 'resumed':
+      return resume(s, now);
     case 'ledger':
       return onLedger(s, ev.reply, now);
     case 'launched': {
@@ -21,6 +25,7 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       s.members = make.membersRunning(s, ev.result);
       s.endpoint = make.url(ev.result);
       s.key_id = ev.result.key_id ?? null;
+      s.stop_ms = ev.result.stop_ms ?? null;
       enter(
         s,
         now,
@@ -38,7 +43,7 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       return ready(s, ev.result.pid, now);
     }
     case 'progress': {
-      if (ev.msg.fence !== s.fence || s.phase !== 'loading') return [];
+      if (ev.msg.fence !== s.fence || s.phase !== 'loading' || !isMember(s, ev.msg.node, null)) return [];
       s.progress = { stage: ev.msg.stage, percent: ev.msg.percent, at: new Date(now).toISOString() };
       s.reason = `loading: ${ev.msg.stage}`;
       s.deadline = now + s.spec.no_progress_timeout;
@@ -52,58 +57,20 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       return ev.fence === s.fence && s.phase === 'stopping' ? onStopFailed(s, ev, now) : [];
     case 'drained':
       if (ev.fence !== s.fence || s.phase !== 'draining') return [];
-      if (!ev.drained) log(s, now, `drain_timeout reached with ${ev.outstanding} requests outstanding`);
+      if (!ev.heard)
+        log(s, now, 'no control plane instance told how the drain went; drain_timeout was waited for');
+      else if (!ev.drained) log(s, now, `drain_timeout reached with ${ev.outstanding} requests outstanding`);
       return stop(s, now, s.after_stop ?? { next: 'renew' }, s.reason);
     case 'timer':
       return onTimer(s, ev.id, now);
     case 'apply':
       return onApply(s, ev.spec, now);
     case 'restart':
+      s.exclude = [];
       return again(s, now, `restart asked for${ev.by === '' ? '' : ` by ${ev.by}`}`);
     case 'cancel':
       return onCancel(s, now);
   }
-}
-
-const node = (s: ReplicaState): string => s.grant?.members[0]?.node ?? '?';
-
-export function log(s: ReplicaState, now: number, text: string): void {
-  s.journal.push({ at: now, text });
-  if (s.journal.length > JOURNAL_LENGTH) s.journal.splice(0, s.journal.length - JOURNAL_LENGTH);
-}
-
-/** Every waiting state has a reason and, but for pending and ready, a deadline (INV-9). */
-function enter(
-  s: ReplicaState,
-  now: number,
-  phase: ReplicaState['phase'],
-  reason: string,
-  within: number | null,
-): void {
-  s.phase = phase;
-  s.reason = reason;
-  s.since = now;
-  s.deadline = within === null ? null : now + within;
-  if (phase !== 'loading') s.progress = null;
-  log(s, now, `${phase}: ${reason}`);
-}
-
-function ask(s: ReplicaState, now: number, reason: string, release?: make.Released): ReplicaEffect[] {
-  const msg = make.reserve(s, release);
-  s.reserving = msg.key;
-  s.fence = null;
-  s.grant = null;
-  s.members = [];
-  s.endpoint = null;
-  s.key_id = null;
-  s.was_ready = false;
-  s.after_stop = null;
-  s.proofs = null;
-  enter(s, now, 'pending', reason, s.spec.placement.timeout);
-  const effects: ReplicaEffect[] = [{ do: 'ledger', msg }];
-  if (s.spec.placement.timeout !== null)
-    effects.push({ do: 'timer', id: 'pending', ms: s.spec.placement.timeout });
-  return effects;
 }
 
 function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[] {
@@ -140,6 +107,7 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
     );
     return [
       { do: 'clear_timer', id: 'pending' },
+      { do: 'clear_timer', id: 'exclusion' },
       { do: 'launch', node: node(s), order: make.order(s) },
     ];
   }
@@ -147,11 +115,22 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
     s.reserving = null;
     s.fence = r.fence;
     s.grant = { members: r.members, why: 'left by an earlier run' };
-    return stop(s, now, { next: 'renew' }, `stopping what an earlier run left (fence ${r.fence})`);
+    return [
+      { do: 'clear_timer', id: 'pending' },
+      { do: 'clear_timer', id: 'exclusion' },
+      ...drain(
+        s,
+        now,
+        { next: 'renew' },
+        `an earlier run left an engine (fence ${r.fence}): draining and stopping it`,
+        true,
+      ),
+    ];
   }
   if (r.hopeless && !s.ever_ready) return end(s, now, 'DOES_NOT_FIT', r.reason);
-  s.reason = `waiting for GPUs: ${r.reason}`;
-  log(s, now, s.reason);
+  const reason = `waiting for GPUs: ${r.reason}`;
+  if (s.reason !== reason) log(s, now, reason);
+  s.reason = reason;
   return [];
 }
 
@@ -174,15 +153,13 @@ function onLaunchFailed(
   if (ev.fence !== s.fence || s.phase !== 'placing') return [];
   const at = node(s);
   const elsewhere = make.LAUNCH_ELSEWHERE.has(ev.code);
-  if (elsewhere || !ev.delivered) {
-    s.exclude = [...s.exclude.filter(e => e.node !== at), { node: at, reason: ev.sentence }];
-  }
+  if (elsewhere || !ev.delivered) s.exclude = excluding(s.exclude, at, ev.code, ev.sentence, now);
   if (!ev.delivered) {
     // No attempt reached the node: nothing runs there, so nothing has to be proven (INV-2) and the next node is free.
     log(s, now, `${at} did not take the order: ${ev.sentence}`);
     return ask(s, now, `${at} did not take the order`, make.atRest(s, now));
   }
-  const cls: FailureClass = make.LAUNCH_NOT_COUNTED.has(ev.code) || elsewhere ? 'host_stop' : 'retry';
+  const cls: FailureClass = ev.code === 'NODE_UNREACHABLE' || elsewhere ? 'host_stop' : 'retry';
   const digest = make.launchDigest(ev.code, cls, ev.sentence);
   // host_stop here means only "not counted": the class that people see is the honest one.
   return fail(s, digest, 0, now, elsewhere ? 'node_fault' : 'retry');
@@ -203,6 +180,11 @@ function onEngine(
   e: Extract<ReplicaEvent, { type: 'engine' }>['event'],
   now: number,
 ): ReplicaEffect[] {
+  // Any node's certificate can send an event; only the member's own counts (INV-8).
+  if (e.fence === s.fence && !isMember(s, e.node, e.rank)) {
+    log(s, now, `ignored: ${e.node} told of an exit of member ${e.rank}, which is not on it`);
+    return [];
+  }
   const key = `${e.fence}/${e.rank}`;
   if ((s.seen[key] ?? 0) >= e.seq) return [];
   // Only the present generation's counters are kept: older fences never come back (INV-6).
@@ -243,107 +225,50 @@ function fail(
   s.failures = decision.failures;
   s.port_conflict_spared = decision.portConflictSpared;
   if (failure.class === 'node_fault') {
-    s.exclude = [...s.exclude.filter(e => e.node !== node(s)), { node: node(s), reason: failure.sentence }];
+    s.exclude = excluding(s.exclude, node(s), failure.code, failure.sentence, now);
   }
   return stop(s, now, decision.after, failure.sentence);
 }
 
-function stop(s: ReplicaState, now: number, after: AfterStop, why: string): ReplicaEffect[] {
-  const wasServing = s.phase === 'ready' || s.phase === 'draining';
-  s.after_stop = after;
-  s.draining_key = null;
-  s.members = s.members.map(m => ({ ...m, state: 'stopping' }));
-  enter(s, now, 'stopping', why, TIMING.stopAssumed + TIMING.stopMargin);
-  const effects: ReplicaEffect[] = [
-    { do: 'abort', op: 'launch' },
-    { do: 'abort', op: 'await_ready' },
-    { do: 'abort', op: 'drain' },
-    { do: 'stop', orders: make.stopOrders(s, why) },
-  ];
-  // The endpoint leaves the table before the engine does, so that no router sends it anything more.
-  if (wasServing) effects.unshift({ do: 'ledger', msg: make.endpointMsg(s, null) });
-  return effects;
+/** `rank` null: any. A sender that isn't named is an older control plane's word. */
+function isMember(s: ReplicaState, from: string | undefined, rank: number | null): boolean {
+  if (from === undefined) return true;
+  return (s.grant?.members ?? []).some(m => m.node === from && (rank === null || m.rank === rank));
 }
 
-function afterStop(s: ReplicaState, proofs: make.Proofs, now: number): ReplicaEffect[] {
-  const after: AfterStop = s.cancelled ? { next: 'end' } : (s.after_stop ?? { next: 'renew' });
-  switch (after.next) {
-    case 'renew':
-      return ask(s, now, 'asking the ledger for the next generation', make.released(s, proofs));
+function onTimer(s: ReplicaState, id: TimerId, now: number): ReplicaEffect[] {
+  switch (id) {
+    case 'pending':
+      if (s.phase !== 'pending') return [];
+      return end(s, now, 'DOES_NOT_FIT', `placement.timeout reached; ${s.reason}`);
+    case 'exclusion':
+      if (s.phase !== 'pending') return [];
+      return askAgain(s, now);
     case 'back_off':
-      // The grant is kept through the wait: nobody takes the GPUs of a replica that is only waiting to try again.
-      s.members = s.members.map(m => ({ ...m, pid: null, state: 'stopped' }));
-      s.after_stop = { next: 'renew' };
-      s.proofs = proofs;
-      enter(
-        s,
-        now,
-        'backing_off',
-        `next try in ${Math.round(after.wait / 1000)} s; ${s.last_failure?.sentence ?? ''}`,
-        after.wait,
-      );
-      return [{ do: 'timer', id: 'back_off', ms: after.wait }];
-    case 'end':
-      return finish(s, now, { kind: 'stopped', holds: [] }, 'stopped as asked', make.released(s, proofs));
-    case 'fail':
-      return finish(
-        s,
-        now,
-        { kind: 'failed', code: after.code, sentence: after.sentence, digest: s.last_failure },
-        after.sentence,
-        make.released(s, proofs),
-      );
+      if (s.phase !== 'backing_off') return [];
+      return ask(s, now, 'asking the ledger for the next generation', make.atRest(s, now));
+    case 'stop_again':
+      return s.phase === 'stopping' ? [stopEffect(s)] : [];
   }
 }
 
-function onStopFailed(
-  s: ReplicaState,
-  ev: Extract<ReplicaEvent, { type: 'stop_failed' }>,
-  now: number,
-): ReplicaEffect[] {
-  const at = node(s);
-  if (s.cancelled) {
-    // The hold and the later stop belong to fleet and node from here on.
-    return finish(
-      s,
-      now,
-      { kind: 'stopped', holds: [at] },
-      `hold left on ${at}: ${ev.sentence}`,
-      make.unproven(s),
-    );
-  }
-  if (ev.leaked) {
-    log(s, now, `GPUs on ${at} are leaked: ${ev.sentence}`);
-    if (s.after_stop?.next === 'fail') {
-      return finish(
-        s,
-        now,
-        { kind: 'failed', code: s.after_stop.code, sentence: s.after_stop.sentence, digest: s.last_failure },
-        s.after_stop.sentence,
-        make.unproven(s),
-      );
-    }
-    return ask(s, now, `GPUs on ${at} are leaked (${ev.sentence}); asking for others`, make.unproven(s));
-  }
-  // Lost contact is not "free" (INV-2): the order is given again until the node answers.
-  enter(
-    s,
-    now,
-    'stopping',
-    `${at} does not answer the stop: ${ev.sentence}`,
-    TIMING.stopAssumed + TIMING.stopMargin,
-  );
-  return [{ do: 'stop', orders: make.stopOrders(s, s.reason) }];
+/** The ledger places with what it was told of exclusions, so it is told anew; placement.timeout goes on running. */
+function askAgain(s: ReplicaState, now: number): ReplicaEffect[] {
+  const { since, deadline, reason, journal } = s;
+  const withdrawn: ReplicaEffect = { do: 'ledger', msg: make.release(s, null, s.reserving) };
+  s.journal = [];
+  const effects = ask(s, now, reason);
+  // It is one wait: asked again in the middle of it, which is no news.
+  Object.assign(s, { since, deadline, journal });
+  return [withdrawn, effects[0]!, ...waitTimers(s, now)];
 }
 
-function onTimer(s: ReplicaState, id: 'back_off' | 'pending', now: number): ReplicaEffect[] {
-  if (id === 'pending' && s.phase === 'pending') {
-    return end(s, now, 'DOES_NOT_FIT', `placement.timeout reached; ${s.reason}`);
-  }
-  if (id === 'back_off' && s.phase === 'backing_off') {
-    return ask(s, now, 'asking the ledger for the next generation', make.atRest(s, now));
-  }
-  return [];
+/** After continue-as-new: what was waited for by a timer is waited for again. */
+function resume(s: ReplicaState, now: number): ReplicaEffect[] {
+  if (s.phase === 'pending') return waitTimers(s, now);
+  if (s.phase === 'backing_off')
+    return [{ do: 'timer', id: 'back_off', ms: Math.max(1, (s.deadline ?? now) - now) }];
+  return s.phase === 'stopping' ? [stopEffect(s)] : [];
 }
 
 function onApply(s: ReplicaState, spec: ReplicaState['spec'], now: number): ReplicaEffect[] {
@@ -377,15 +302,6 @@ function again(s: ReplicaState, now: number, why: string): ReplicaEffect[] {
   }
 }
 
-function drain(s: ReplicaState, now: number, after: AfterStop, why: string): ReplicaEffect[] {
-  s.after_stop = after;
-  s.members = s.members.map(m => ({ ...m, state: 'draining' }));
-  enter(s, now, 'draining', why, s.spec.drain_timeout);
-  const msg = make.endpointMsg(s, 'draining');
-  s.draining_key = msg.key;
-  return [{ do: 'ledger', msg }];
-}
-
 function onCancel(s: ReplicaState, now: number): ReplicaEffect[] {
   if (s.cancelled) return [];
   s.cancelled = true;
@@ -410,31 +326,4 @@ function onCancel(s: ReplicaState, now: number): ReplicaEffect[] {
     default:
       return stop(s, now, { next: 'end' }, 'cancelled');
   }
-}
-
-function end(s: ReplicaState, now: number, code: string, sentence: string): ReplicaEffect[] {
-  const last = s.last_failure === null ? '' : `; last failure: ${s.last_failure.sentence}`;
-  return finish(
-    s,
-    now,
-    { kind: 'failed', code, sentence: `${sentence}${last}`, digest: s.last_failure },
-    sentence,
-  );
-}
-
-function finish(
-  s: ReplicaState,
-  now: number,
-  outcome: ReplicaState['outcome'],
-  why: string,
-  release?: make.Released,
-): ReplicaEffect[] {
-  const msg = make.release(s, release ?? null, s.reserving);
-  s.outcome = outcome;
-  s.reserving = null;
-  s.fence = null;
-  s.endpoint = null;
-  s.members = s.members.map(m => ({ ...m, pid: null, state: 'stopped' }));
-  enter(s, now, outcome?.kind === 'failed' ? 'failed' : 'stopped', why, null);
-  return [{ do: 'ledger', msg }];
 }

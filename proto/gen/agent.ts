@@ -17,6 +17,7 @@ import type { Notice as _llmgw_v1_Notice, Notice__Output as _llmgw_v1_Notice__Ou
 import type { Request as _llmgw_v1_Request, Request__Output as _llmgw_v1_Request__Output } from './llmgw/v1/Request.js';
 import type { Response as _llmgw_v1_Response, Response__Output as _llmgw_v1_Response__Output } from './llmgw/v1/Response.js';
 import type { ServerMessage as _llmgw_v1_ServerMessage, ServerMessage__Output as _llmgw_v1_ServerMessage__Output } from './llmgw/v1/ServerMessage.js';
+import type { Slots as _llmgw_v1_Slots, Slots__Output as _llmgw_v1_Slots__Output } from './llmgw/v1/Slots.js';
 import type { Superseded as _llmgw_v1_Superseded, Superseded__Output as _llmgw_v1_Superseded__Output } from './llmgw/v1/Superseded.js';
 import type { Verdict as _llmgw_v1_Verdict, Verdict__Output as _llmgw_v1_Verdict__Output } from './llmgw/v1/Verdict.js';
 import type { Verdicts as _llmgw_v1_Verdicts, Verdicts__Output as _llmgw_v1_Verdicts__Output } from './llmgw/v1/Verdicts.js';
@@ -45,6 +46,7 @@ export interface ProtoGrpcType {
       Request: MessageTypeDefinition<_llmgw_v1_Request, _llmgw_v1_Request__Output>
       Response: MessageTypeDefinition<_llmgw_v1_Response, _llmgw_v1_Response__Output>
       ServerMessage: MessageTypeDefinition<_llmgw_v1_ServerMessage, _llmgw_v1_ServerMessage__Output>
+      Slots: MessageTypeDefinition<_llmgw_v1_Slots, _llmgw_v1_Slots__Output>
       Superseded: MessageTypeDefinition<_llmgw_v1_Superseded, _llmgw_v1_Superseded__Output>
       Verdict: MessageTypeDefinition<_llmgw_v1_Verdict, _llmgw_v1_Verdict__Output>
       Verdicts: MessageTypeDefinition<_llmgw_v1_Verdicts, _llmgw_v1_Verdicts__Output>

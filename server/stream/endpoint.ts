@@ -98,7 +98,12 @@ export async function startAgentEndpoint(opts: AgentEndpointOptions): Promise<Ag
       },
     );
     server.on('tlsClientError', (error, socket) => {
-      log.info({ peer: socket.remoteAddress, err: error.message }, 'a TLS handshake failed');
+      // Port scans and health checks of load balancers connect and leave: not worth a line each.
+      const left = (error as NodeJS.ErrnoException).code === 'ECONNRESET';
+      log[left ? 'debug' : 'info'](
+        { peer: socket.remoteAddress, err: error.message },
+        'a TLS handshake failed',
+      );
       socket.destroy();
     });
     listener = server;

@@ -137,9 +137,13 @@ class StreamHub implements Hub, SessionOwner {
     if (node === null) return;
     if (this.refusedAsDuplicate(session, node)) return;
     let info: WelcomeInfo;
+    const taking = this.handlers.hello(node);
     try {
-      info = await within(GREET_WITHIN, this.handlers.hello(node));
+      info = await within(GREET_WITHIN, taking);
     } catch (error) {
+      // The workflow may have the session all the same, or be given it yet: it must hear that nobody holds it.
+      const untake = () => this.handlers.gone(node.nodeId, node.session, 'refused');
+      void taking.then(untake, untake);
       this.log.warn({ node: node.nodeId, err: messageOf(error) }, 'a Hello was not taken');
       return session.refuse(
         status.UNAVAILABLE,
@@ -147,7 +151,10 @@ class StreamHub implements Hub, SessionOwner {
       );
     }
     // All below is synchronous: of two Hellos of one node, the second one finds the first one live.
-    if (session.closed || this.closed) return;
+    if (session.closed || this.closed) {
+      this.handlers.gone(node.nodeId, node.session, this.closed ? 'shutdown' : 'closed');
+      return;
+    }
     const present = this.live.get(node.nodeId);
     const highest = Math.max(info.highestSession, present?.node?.session ?? 0);
     const welcome = this.welcome(node, info, highest);
@@ -155,7 +162,12 @@ class StreamHub implements Hub, SessionOwner {
       session.send({ welcome: { ...welcome, accepted: false } });
       return;
     }
-    if (this.refusedAsDuplicate(session, node)) return;
+    if (this.refusedAsDuplicate(session, node)) {
+      this.handlers.gone(node.nodeId, node.session, 'refused');
+      // The workflow now counts by the refused one's number: the one that heartbeats must jump above it.
+      present?.send({ go_away: { reason: 'another machine said Hello under the same name' } });
+      return;
+    }
     if (present !== undefined) this.replace(present, node.session, this.opts.instance);
     session.accept(node);
     this.live.set(node.nodeId, session);

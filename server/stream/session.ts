@@ -187,6 +187,9 @@ export class AgentSession {
       return;
     }
     node.inventory = inventory.value;
-    this.owner.handlers.inventoryChanged(node.nodeId, node.session, inventory.value);
+    this.owner.handlers
+      .inventoryChanged(node.nodeId, node.session, inventory.value)
+      .then(slots => slots !== null && this.send({ slots: { slots } }))
+      .catch(error => this.owner.log.warn({ node: node.nodeId, err: error }, 'an inventory was not taken'));
   }
 }

@@ -39,7 +39,8 @@ export interface HeartbeatInfo {
   engines: LiveEngine[];
 }
 
-export type GoneReason = 'closed' | 'silent' | 'shutdown';
+/** `refused`: its Hello may have been taken, the stream was not. */
+export type GoneReason = 'closed' | 'silent' | 'shutdown' | 'refused';
 
 /** What the control plane does with what agents say. All calls of a session stop after its `gone`. */
 export interface StreamHandlers {
@@ -50,8 +51,13 @@ export interface StreamHandlers {
   heartbeat(nodeId: string, session: number, hb: HeartbeatInfo): void;
   /** Resolve: Temporal has it, the agent is acknowledged and forgets it. Reject: the agent sends it again. */
   event(nodeId: string, event: EngineEvent): Promise<void>;
-  inventoryChanged(nodeId: string, session: number, inventory: Inventory): void;
-  /** A live session ended and no newer one took over. */
+  /** Resolves with the numbering once the node's workflow has it, which the agent is then told; null: overtaken. */
+  inventoryChanged(
+    nodeId: string,
+    session: number,
+    inventory: Inventory,
+  ): Promise<WelcomeInfo['slots'] | null>;
+  /** A session ended that was live, or whose Hello was handed on, and no newer one took over. */
   gone(nodeId: string, session: number, reason: GoneReason): void;
 }
 

@@ -111,7 +111,32 @@ test('free memory that moves tells nothing new; a GPU that turns foreign or sick
   expect(node.update(facts({ foreign_mib: 600 }))).toBe(true);
   expect(node.update(facts({ foreign_mib: 600, usable: false, reason: 'lost' }))).toBe(true);
   conditions.set('worker', 'it ended');
-  expect(node.announced().conditions).toEqual([{ code: 'worker', message: 'it ended' }]);
+  expect(node.announced().conditions).toContainEqual({ code: 'worker', message: 'it ended' });
+});
+
+test('memory of others counts as foreign or not, and trembles around the limit without being told', () => {
+  const conditions = new Conditions();
+  const node = new NodeInventory({ nodeId: 'n', agentVersion: '0', tls: null, conditions }, facts());
+  const condition = (mib: number) => ({
+    code: 'gpu_foreign',
+    message: `GPU 0 (GPU-a): others hold ${mib} MiB`,
+  });
+  const look = (mib: number) =>
+    node.update({ ...facts({ foreign_mib: mib }), conditions: mib > 512 ? [condition(mib)] : [] });
+  expect(look(600)).toBe(true);
+  const told = JSON.stringify(node.announced());
+  for (const mib of [700, 1_300, 40_000, 513, 512, 400, 513, 2_000]) expect(look(mib)).toBe(false);
+  expect(JSON.stringify(node.announced())).toBe(told);
+  expect(node.announced().conditions).toEqual([
+    { code: 'gpu_foreign', message: 'GPU 0 (GPU-a): other programs hold more than 512 MiB of it' },
+  ]);
+  expect(node.latest().conditions).toEqual([condition(2_000)]);
+  // Something else is told meanwhile: who reads the figure must still find a foreign GPU.
+  expect(node.update(facts({ foreign_mib: 450, mig: true }))).toBe(true);
+  expect(node.announced().gpus[0]?.foreign_mib).toBe(600);
+  expect(node.announced().conditions.map(c => c.code)).toEqual(['gpu_foreign']);
+  expect(node.update(facts({ foreign_mib: 300, mig: true }))).toBe(true);
+  expect(node.announced().conditions).toEqual([]);
 });
 
 test('the control plane may ask for logs and the inventory; anything else is refused by name', async () => {

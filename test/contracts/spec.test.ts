@@ -106,6 +106,32 @@ describe('a replica spec', () => {
     expect(faultsOf({ env: { TOKENIZERS_PARALLELISM: 'false', VLLM_LOGGING_LEVEL: 'INFO' } })).toBe('');
   });
 
+  it.each(['model', 'served_model_name', 'aliases'])('lets no flag, secret or novel into %s', field => {
+    const secret = 'hf_abcdefghijklmnopqrstuvwxyz';
+    const path = field === 'aliases' ? 'aliases[0]' : field;
+    const given = (text: string) => faultsOf({ [field]: field === 'aliases' ? [text] : text });
+    expect(given('--api-key=x')).toContain(`${path}: begins with "-"`);
+    expect(given('a\u0000b')).toContain(`${path}: holds a control character`);
+    expect(given('a\nb')).toContain(`${path}: holds a control character`);
+    expect(given(secret)).toMatch(/looks like a secret.*env_from_files/);
+    expect(given(secret)).not.toContain(secret);
+    expect(given('m'.repeat(513))).toContain(`${path}: is 513 characters long, at most 512`);
+    expect(given('m'.repeat(512))).toBe('');
+    expect(given('s3://bucket/Qwen3-8B: größer')).toBe('');
+    // Beside a fault of shape, too.
+    const both = { [field]: field === 'aliases' ? ['-x'] : '-x', priorty: 1 };
+    expect(faultsOf(both)).toContain(`${path}: begins with "-"`);
+  });
+
+  it('is bounded as a whole, counted in bytes of JSON', () => {
+    const spec = (text: string) => ({ env: { NOTE: text } });
+    expect(faultsOf(spec('x'.repeat(32_000)))).toBe('');
+    expect(faultsOf(spec('x'.repeat(32_768)))).toMatch(/the spec is \d+ bytes of JSON, and at most 32768/);
+    expect(faultsOf(spec('ü'.repeat(20_000)))).toContain('at most 32768');
+    const nested = JSON.parse(`${'['.repeat(200_000)}${']'.repeat(200_000)}`);
+    expect(faultsOf({ args: nested })).toMatch(/bytes of JSON|nested too deep/);
+  });
+
   it('keeps secrets files below secrets_dir', () => {
     expect(faultsOf({ env_from_files: { HF_TOKEN: '../shadow' } })).toContain('secrets_dir');
     expect(faultsOf({ env_from_files: { HF_TOKEN: 'hf-token' } })).toBe('');

@@ -133,10 +133,11 @@ describe('the ledger', () => {
     const s = withNode();
     const of = (n: number) => ({ ...reserve('a', `x/reserve/${n}`, { tensor_parallel: 16 }) });
     ledgerStep(s, [of(10)], 5_000);
-    expect(ledgerStep(s, [of(9)], 6_000)).toEqual([]);
+    // Answered all the same: what is not answered is sent again for ever.
+    expect(ledgerStep(s, [of(9)], 6_000)).toMatchObject([{ reply: { kind: 'ack', key: 'x/reserve/9' } }]);
     expect(s.waiting.map(w => w.key)).toEqual(['x/reserve/10']);
     ledgerStep(s, [reserve('b', 'x/reserve/4')], 7_000);
-    expect(ledgerStep(s, [reserve('b', 'x/reserve/3')], 8_000)).toEqual([]);
+    expect(ledgerStep(s, [reserve('b', 'x/reserve/3')], 8_000)).toMatchObject([{ reply: { kind: 'ack' } }]);
     expect(Object.values(s.grants).map(g => g.key)).toEqual(['x/reserve/4']);
   });
 
@@ -209,6 +210,64 @@ describe('the ledger', () => {
       6_000,
     );
     expect(effects).toMatchObject([{ do: 'reply' }, { do: 'routes', version: 6_000, queues: ['q1'] }]);
+  });
+
+  it('lets no endpoint in that arrives after its own end, or without a grant', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'x/reserve/1')], 5_000);
+    const endpoint = {
+      model: 'm',
+      aliases: [],
+      replica: 'a',
+      fence: 5_000,
+      node: 'n1',
+      url: 'http://x',
+      key_id: null,
+      auth: 'none' as const,
+      state: 'ready' as const,
+      revision: null,
+    };
+    const msg = (n: number, e: typeof endpoint | null) => ({
+      kind: 'endpoint' as const,
+      key: `x/endpoint/${n}`,
+      replica: 'a',
+      run_id: 'x',
+      fence: 5_000,
+      endpoint: e,
+      answer: false,
+    });
+    ledgerStep(s, [msg(3, null), msg(2, endpoint)], 6_000);
+    expect(s.endpoints).toEqual({});
+    ledgerStep(
+      s,
+      [
+        {
+          kind: 'release',
+          key: 'x/release/4',
+          replica: 'a',
+          fence: 5_000,
+          withdraw: null,
+          members: [{ node: 'n1', proof: proof() }],
+        },
+      ],
+      7_000,
+    );
+    ledgerStep(s, [msg(5, endpoint)], 8_000);
+    expect(s.endpoints).toEqual({});
+  });
+
+  it('keeps a grant that was delivered once, whoever cannot be reached later (INV-1)', () => {
+    const s = withNode();
+    ledgerStep(s, [reserve('a', 'k')], 5_000);
+    ledgerStep(
+      s,
+      [
+        { kind: 'delivered', fence: 5_000 },
+        { kind: 'undeliverable', replica: 'a', fence: 5_000 },
+      ],
+      6_000,
+    );
+    expect(Object.keys(s.grants)).toEqual(['5000']);
   });
 
   it('takes a grant back whose workflow never received it', () => {

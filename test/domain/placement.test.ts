@@ -20,7 +20,7 @@ describe('placement', () => {
         islands: [maskOf([0, 1, 2, 3]), maskOf([4, 5, 6, 7])],
       },
     };
-    const placed = place(shape({ tensor_parallel: 4 }), [node(two, [0, 1, 4, 5, 6, 7])], [], null);
+    const placed = place(shape({ tensor_parallel: 4 }), [node(two, [0, 1, 4, 5, 6, 7])], [], null, 0);
     expect(placed).toMatchObject({ fits: true, members: [{ slots: [4, 5, 6, 7] }] });
   });
 
@@ -29,7 +29,7 @@ describe('placement', () => {
       profile: { gpu_model: 'A100', memory_mib: 40960, slots: 4, islands: [maskOf([0, 1]), maskOf([2, 3])] },
       usable: maskOf([0, 1, 2, 3]),
     };
-    expect(place(shape({ tensor_parallel: 4 }), [node(pairs)], [], null)).toMatchObject({
+    expect(place(shape({ tensor_parallel: 4 }), [node(pairs)], [], null, 0)).toMatchObject({
       fits: false,
       reason: expect.stringContaining('placement.allow_pcie'),
     });
@@ -38,19 +38,20 @@ describe('placement', () => {
       [node(pairs)],
       [],
       null,
+      0,
     );
     expect(allowed).toMatchObject({ fits: true, why: expect.stringContaining('crosses PCIe') });
   });
 
   it('goes by the name of the fabric alone (INV-3)', () => {
-    expect(place(shape({ placement: { fabric: 'ib-z' } }), [node()], [], null)).toMatchObject({
+    expect(place(shape({ placement: { fabric: 'ib-z' } }), [node()], [], null, 0)).toMatchObject({
       fits: false,
       reason: expect.stringContaining('not on fabric "ib-z"'),
     });
   });
 
   it('names the nearest engine when none has the one that is asked for, and calls it hopeless', () => {
-    const placed = place(shape({ engine: 'vlm' }), [node()], [], null);
+    const placed = place(shape({ engine: 'vlm' }), [node()], [], null, 0);
     expect(placed).toMatchObject({
       fits: false,
       hopeless: true,
@@ -59,7 +60,7 @@ describe('placement', () => {
   });
 
   it('says how many GPUs the largest node has', () => {
-    expect(place(shape({ tensor_parallel: 16 }), [node()], [], null)).toMatchObject({
+    expect(place(shape({ tensor_parallel: 16 }), [node()], [], null, 0)).toMatchObject({
       fits: false,
       hopeless: false,
       reason: expect.stringContaining('needs 16 GPUs, the node has 8'),
@@ -69,7 +70,7 @@ describe('placement', () => {
   it('places nothing on a node that is not connected, cordoned or full, and says which', () => {
     const silent = node({ node_id: 'n2', state: 'silent', reason: 'no heartbeat' });
     const cordoned = { ...node({ node_id: 'n3' }), cordoned: true };
-    const placed = place(shape({ tensor_parallel: 2 }), [node({}, [1]), silent, cordoned], [], null);
+    const placed = place(shape({ tensor_parallel: 2 }), [node({}, [1]), silent, cordoned], [], null, 0);
     expect(placed).toMatchObject({ fits: false, hopeless: false });
     expect((placed as { reason: string }).reason).toMatch(
       /n1: needs 2 GPUs, 1 of 8 are free.*n2: is silent.*n3: is cordoned/,
@@ -78,13 +79,25 @@ describe('placement', () => {
 
   it('prefers the node of the generation before, else the fullest that fits', () => {
     const nodes = [node({ node_id: 'n1' }), node({ node_id: 'n2' }, [0, 1]), node({ node_id: 'n3' })];
-    expect(place(shape(), nodes, [], null)).toMatchObject({ members: [{ node: 'n2' }] });
-    expect(place(shape(), nodes, [], 'n3')).toMatchObject({ members: [{ node: 'n3' }] });
+    expect(place(shape(), nodes, [], null, 0)).toMatchObject({ members: [{ node: 'n2' }] });
+    expect(place(shape(), nodes, [], 'n3', 0)).toMatchObject({ members: [{ node: 'n3' }] });
+  });
+
+  it('passes by a node that is left out for a while, without calling it hopeless, and takes it afterwards', () => {
+    const out = [{ node: 'n1', reason: 'it did not take the order', until: 30_000, times: 1 }];
+    expect(place(shape(), [node()], out, null, 10_000)).toMatchObject({
+      fits: false,
+      hopeless: false,
+      reason: expect.stringContaining('left out for a while'),
+    });
+    expect(place(shape(), [node()], out, null, 30_000)).toMatchObject({ fits: true });
+    const good = [{ node: 'n1', reason: 'no /models/x', until: null, times: 1 }];
+    expect(place(shape(), [node()], good, null, 10_000)).toMatchObject({ fits: false, hopeless: true });
   });
 
   it('never offers a foreign GPU', () => {
     const n = node({ foreign: maskOf([0]) });
     n.free = maskOf([1]);
-    expect(place(shape(), [n], [], null)).toMatchObject({ members: [{ slots: [1] }] });
+    expect(place(shape(), [n], [], null, 0)).toMatchObject({ members: [{ slots: [1] }] });
   });
 });

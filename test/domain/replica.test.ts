@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { backOff } from '../../domain/replica/failure.js';
 import { statusOf } from '../../domain/replica/view.js';
-import { Bench, digest, proof } from './fixtures.js';
+import { Bench, digest, proof, spec } from './fixtures.js';
 
 describe('a replica', () => {
   it('goes from pending over placing and loading to ready, and publishes its endpoint', () => {
@@ -138,7 +138,7 @@ describe('a replica', () => {
     const key = (b.last[0] as { msg: { key: string } }).msg.key;
     b.send({ type: 'ledger', reply: { kind: 'ack', key, version: 7, queues: ['q'] } });
     expect(b.last).toMatchObject([{ do: 'drain', queues: ['q'], input: { version: 7 } }]);
-    b.send({ type: 'drained', fence: b.fences, drained: true, outstanding: 0 });
+    b.send({ type: 'drained', fence: b.fences, drained: true, outstanding: 0, heard: true });
     expect(b.state.phase).toBe('stopping');
     b.stopped();
     expect(b.state.outcome).toEqual({ kind: 'stopped', holds: [] });
@@ -177,7 +177,83 @@ describe('a replica', () => {
     const b = new Bench().ready().exit();
     b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
     expect(b.state.phase).toBe('stopping');
-    expect(b.did('stop')).toBe(true);
+    expect(b.state.deadline).not.toBeNull();
+    const waits: number[] = [];
+    for (let i = 0; i < 6; i++) {
+      const timer = b.last.find(e => e.do === 'timer');
+      waits.push(timer?.do === 'timer' ? timer.ms : 0);
+      b.send({ type: 'timer', id: 'stop_again' });
+      expect(b.last).toMatchObject([{ do: 'stop', orders: [{ node: 'n1' }] }]);
+      b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
+    }
+    // A node that refuses answers in milliseconds: without the waits this would fill the history.
+    expect(waits).toEqual([5_000, 10_000, 20_000, 40_000, 60_000, 60_000]);
+    expect(b.state.journal.filter(j => j.text.includes('does not answer'))).toHaveLength(1);
+  });
+
+  it('waits with a stop that was refused until its timer, over continue-as-new too', () => {
+    const b = new Bench().ready().exit();
+    b.send({ type: 'resumed' });
+    expect(b.last).toMatchObject([{ do: 'stop' }]);
+    const pending = new Bench({ placement: { timeout: '1h' } });
+    pending.send({ type: 'resumed' });
+    expect(pending.last).toMatchObject(
+      expect.arrayContaining([{ do: 'timer', id: 'pending', ms: expect.any(Number) }]),
+    );
+    const off = new Bench().grant().launched().exit().stopped();
+    off.send({ type: 'resumed' });
+    expect(off.last).toMatchObject([{ do: 'timer', id: 'back_off' }]);
+  });
+
+  it('forgets the placement.timeout of a spec that was replaced', () => {
+    const b = new Bench({ placement: { timeout: '1h' } });
+    b.send({ type: 'apply', spec: spec() });
+    expect(b.last).toMatchObject(expect.arrayContaining([{ do: 'clear_timer', id: 'pending' }]));
+    expect(b.last.some(e => e.do === 'timer')).toBe(false);
+  });
+
+  it.each(['GPU_HELD', 'GPU_LEAKED', 'GPU_GONE', 'ENGINE_BROKEN', 'STALE_FENCE'])(
+    'leaves a node out for a while only after %s, and asks again then',
+    code => {
+      const b = new Bench().grant();
+      b.send({ type: 'launch_failed', fence: b.fences, code, sentence: 'not now', delivered: true });
+      b.stopped();
+      expect(b.last).toMatchObject(
+        expect.arrayContaining([{ do: 'timer', id: 'exclusion', ms: expect.any(Number) }]),
+      );
+      const key = b.state.reserving;
+      b.send({ type: 'timer', id: 'exclusion' });
+      expect(b.last.slice(0, 2)).toMatchObject([
+        { msg: { kind: 'release', withdraw: key } },
+        { msg: { kind: 'reserve' } },
+      ]);
+      expect(b.state.failures).toEqual([]);
+    },
+  );
+
+  it('counts only what the node of the member itself tells (INV-8)', () => {
+    const b = new Bench().ready();
+    const event = {
+      replica: 'r',
+      fence: b.fences,
+      rank: 0,
+      seq: 1,
+      kind: 'exited' as const,
+      at: '',
+      requested: false,
+      failure: digest(),
+    };
+    b.send({ type: 'engine', event: { ...event, node: 'n9' } });
+    expect(b.state.phase).toBe('ready');
+    b.send({ type: 'engine', event: { ...event, node: 'n1' } });
+    expect(b.state.phase).toBe('stopping');
+  });
+
+  it('says in the journal when no control plane instance told how a drain went', () => {
+    const b = new Bench().ready();
+    b.send({ type: 'restart', by: '' });
+    b.send({ type: 'drained', fence: b.fences, drained: false, outstanding: 0, heard: false });
+    expect(b.state.journal.at(-2)?.text).toContain('no control plane instance');
   });
 
   it('leaves out a node that lacks the model and fails when every node was tried', () => {
@@ -191,7 +267,7 @@ describe('a replica', () => {
     });
     b.stopped();
     if (b.state.phase === 'backing_off') b.send({ type: 'timer', id: 'back_off' });
-    expect(b.state.exclude).toEqual([{ node: 'n1', reason: 'no /models/x on n1' }]);
+    expect(b.state.exclude).toMatchObject([{ node: 'n1', reason: 'no /models/x on n1', until: null }]);
     expect(b.state.failures).toEqual([]);
     b.send({
       type: 'ledger',
@@ -227,15 +303,30 @@ describe('a replica', () => {
         members: [{ node: 'n1', rank: 0, slots: [3] }],
       },
     });
-    expect(b.state.phase).toBe('stopping');
+    // Its clients are drained first: it may have served until a moment ago.
+    expect(b.state.phase).toBe('draining');
+    const key = b.state.draining_key!;
     expect(b.last).toMatchObject(
       expect.arrayContaining([
-        { do: 'stop', orders: [{ node: 'n1', order: expect.objectContaining({ fence: 50 }) }] },
+        {
+          do: 'ledger',
+          msg: expect.objectContaining({ kind: 'endpoint', fence: 50, endpoint: null, answer: true }),
+        },
+      ]),
+    );
+    b.send({ type: 'ledger', reply: { kind: 'ack', key, version: 1, queues: ['q'] } });
+    b.send({ type: 'drained', fence: 50, drained: true, outstanding: 0, heard: true });
+    expect(b.last).toMatchObject(
+      expect.arrayContaining([
+        expect.objectContaining({
+          do: 'stop',
+          orders: [{ node: 'n1', order: expect.objectContaining({ fence: 50 }) }],
+        }),
       ]),
     );
     b.send({ type: 'stopped', fence: 50, proofs: [{ node: 'n1', proof: proof() }] });
     expect(b.state.phase).toBe('pending');
-    expect(b.last).toMatchObject([{ do: 'ledger', msg: { kind: 'renew', release: { fence: 50 } } }]);
+    expect(b.last[0]).toMatchObject({ do: 'ledger', msg: { kind: 'renew', release: { fence: 50 } } });
     b.ready();
     expect(b.state).toMatchObject({ generation: 1, failures: [] });
   });
@@ -282,9 +373,9 @@ describe('a replica', () => {
     b.send({ type: 'stopped', fence: b.fences, proofs: [{ node: 'n1', proof: { ...proof(), leaked } }] });
     expect(b.state.phase).toBe('backing_off');
     b.send({ type: 'timer', id: 'back_off' });
-    expect(b.last).toMatchObject([
-      { msg: { kind: 'renew', release: { fence: b.fences, members: [{ node: 'n1', proof: { leaked } }] } } },
-    ]);
+    expect(b.last[0]).toMatchObject({
+      msg: { kind: 'renew', release: { fence: b.fences, members: [{ node: 'n1', proof: { leaked } }] } },
+    });
     b.grant();
     b.send({
       type: 'launch_failed',
@@ -293,9 +384,9 @@ describe('a replica', () => {
       sentence: 'not taken',
       delivered: false,
     });
-    expect(b.last).toMatchObject([
-      { msg: { kind: 'renew', release: { members: [{ proof: { proof: 'never_started', leaked: [] } }] } } },
-    ]);
+    expect(b.last[0]).toMatchObject({
+      msg: { kind: 'renew', release: { members: [{ proof: { proof: 'never_started', leaked: [] } }] } },
+    });
   });
 
   it('survives a JSON round trip in every phase (continue-as-new)', () => {

@@ -44,11 +44,12 @@ const url = (port: 'http' | 'router', where: string) =>
 
 const args = (): string[] => ['--data-dir', path.join(dir, 'data'), ...options()];
 const outFile = (): string => path.join(dir, `dev-${++starts}.out`);
-const begin = (): Started => start(process.execPath, [MAIN, 'dev', ...args()], { logFile: outFile() });
+const begin = (...more: string[]): Started =>
+  start(process.execPath, [MAIN, 'dev', ...args(), ...more], { logFile: outFile() });
 const beginByNpm = (): Started => start('npm', ['start', '--', ...args()], { logFile: outFile(), cwd: ROOT });
 
 /** Starts dev and waits until it has printed what to try. */
-async function startDev(how: () => Started = begin): Promise<Started> {
+async function startDev(how: () => Started = () => begin()): Promise<Started> {
   dev = how();
   const running = dev;
   await waitFor(
@@ -102,6 +103,8 @@ it('runs everything by npm start, and prints commands that work when pasted', as
   expect((await shell(printed[0]!)).stdout).toContain('"chat.completion"');
   expect((await shell(named('query --type status'))).stdout).toContain('ready');
   expect((await shell(named('workflow start'))).code).toBe(0);
+  // A start on a running id is refused, not taken without a word.
+  expect((await shell(named('workflow start'))).stderr).toContain('already running');
   expect((await shell(named('workflow cancel'))).code).toBe(0);
   await waitFor('the second replica to be gone', () => marked(dir, 'mine').length === 0);
 });
@@ -136,7 +139,8 @@ it('stops all at Ctrl-C, engines included, and picks the replica up at the next 
   expect(all).toHaveLength(5);
   // As a terminal does it: npm, its script and dev all get the signal.
   kill(-dev!.pid, 'SIGINT');
-  expect(await dev!.ended).toBe(0);
+  // npm ends by the signal itself, but not before dev has ended.
+  await dev!.ended;
   expect(all.filter(isRunning)).toEqual([]);
   expect([marked(dir), state()]).toEqual([[], null]);
 
@@ -202,7 +206,7 @@ it('names a port that is taken and the option for another one, and leaves nothin
 
 it('tells of a part that can’t come up with the last lines of its log, and stops the others', async () => {
   writeFileSync(path.join(dir, 'data/pki/proxy-token.key'), 'not a key\n');
-  const failed = begin();
+  const failed = begin('--no-respawn');
   expect(await failed.ended).toBe(1);
   expect(failed.output()).toMatch(/llmgw dev: server exited with code 1 before it was ready/);
   expect(failed.output()).toContain('proxy-token.key must hold 64 hex digits');

@@ -171,4 +171,25 @@ describe('a command', () => {
     expectRefused(await at.ctl('replicas'), 1, "can't be reached", 'no answer in time');
     process.kill(at.server.pid(), 'SIGCONT');
   });
+
+  it('says that it is Temporal that does not answer, and the control plane tells its agents and its log so', async () => {
+    await at.temporal.end('SIGKILL');
+    expectRefused(await at.ctl('replica', 'show', 'wrong'), 1, 'Temporal');
+    await at.agent.end('SIGKILL');
+    void at.agent.start().catch(() => {});
+    const putOff = await waitFor('the agent to be put off', () =>
+      at.server
+        .process()
+        .records()
+        .find(r => r.msg === 'a Hello was not taken'),
+    );
+    // A common fault: one sentence, no stack.
+    expect(JSON.stringify(putOff)).not.toContain('    at ');
+    await waitFor('the agent to say so', () =>
+      at.agent
+        .process()
+        .records()
+        .some(r => r.msg?.includes("The control plane can't take the node now")),
+    );
+  });
 });

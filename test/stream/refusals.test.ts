@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { ChannelCredentials, Metadata, status } from '@grpc/grpc-js';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
@@ -207,6 +207,60 @@ test('a control plane that cannot take a node now says why; the agent comes agai
   await until(() => agent.lines.find(l => l.msg.includes('Temporal does not answer')));
   away = false;
   await until(() => agent.welcomes[0]);
+});
+
+test('a Hello that was handed on but not welcomed is followed by its end, once it is settled', async () => {
+  const sessions: number[] = [];
+  let settle: (error: Error) => void = () => {};
+  const cp = await controlPlane({
+    handlers: {
+      hello: node => {
+        sessions.push(node.session);
+        if (sessions.length > 1) return Promise.resolve({ highestSession: 0, slots: {} });
+        return new Promise((_, reject) => {
+          settle = reject;
+        });
+      },
+    },
+  });
+  const agent = startAgent(cp.port);
+  await until(() => sessions.length === 1);
+  expect(cp.gone).toEqual([]);
+  settle(new Error('the query was not answered'));
+  await until(() => agent.welcomes[0]);
+  expect(cp.gone).toEqual([{ nodeId: 'gpu-a-01', session: sessions[0], reason: 'refused' }]);
+});
+
+test('an agent that leaves while its Hello is handed on leaves no session behind', async () => {
+  let welcome: (() => void) | null = null;
+  const cp = await controlPlane({
+    handlers: {
+      hello: () =>
+        new Promise(resolve => {
+          welcome = () => resolve({ highestSession: 0, slots: {} });
+        }),
+    },
+  });
+  const agent = startAgent(cp.port);
+  const settle = await until<() => void>(() => welcome);
+  await agent.stop();
+  // The hub hears of the end when a stream that came after it was answered.
+  const other = startAgent(cp.port, { nodeId: 'gpu-b-02' });
+  welcome = null;
+  (await until<() => void>(() => welcome))();
+  await until(() => other.welcomes[0]);
+  settle();
+  expect(await until(() => cp.gone[0])).toMatchObject({ nodeId: 'gpu-a-01', reason: 'closed' });
+  expect(cp.hub.node('gpu-a-01')).toBeNull();
+});
+
+test('a peer that connects and leaves, as port scans do, is no line above debug', async () => {
+  const pki = await makePki();
+  const cp = await controlPlane({ tls: pki.server });
+  const socket = connect(cp.port, '127.0.0.1', () => socket.resetAndDestroy());
+  socket.on('error', () => {});
+  const line = await until(() => cp.lines.find(l => l.msg === 'a TLS handshake failed'));
+  expect(line.level).toBe(20);
 });
 
 test('a Hello that cannot be read is refused by what is wrong with it', async () => {

@@ -1,7 +1,7 @@
 import { copyFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import { LlmgwError } from '../../contracts/errors.js';
-import { controlPlane, exitOf, makePki, startAgent, tempDir, tlsPaths, until } from './support.js';
+import { controlPlane, exitOf, gpuOf, makePki, startAgent, tempDir, tlsPaths, until } from './support.js';
 
 test('a node is connected when it was welcomed, over mutual TLS, and knows its slots and namespace', async () => {
   const pki = await makePki();
@@ -100,6 +100,60 @@ test('a changed condition changes the inventory, which is told at once; an uncha
   agent.conditions.set('worker', 'it ended');
   await until(() => cp.inventories.length > 0);
   expect(cp.inventories.map(i => i.conditions)).toEqual([[{ code: 'worker', message: 'it ended' }]]);
+});
+
+test('GPUs that are numbered after Welcome are known to the agent without a new stream', async () => {
+  const cp = await controlPlane({
+    handlers: {
+      hello: async () => ({ highestSession: 0, slots: {} }),
+      inventoryChanged: async (_node, _session, inventory) =>
+        Object.fromEntries(inventory.gpus.map((gpu, slot) => [slot, gpu.uuid])),
+    },
+  });
+  const agent = startAgent(cp.port);
+  await until(() => agent.welcomes[0]);
+  expect(agent.client.welcomed()?.slots.size).toBe(0);
+  agent.node.gpus.push(gpuOf('GPU-late'), gpuOf('GPU-later'));
+  agent.client.inventoryChanged();
+  await until(() => (agent.client.welcomed()?.slots.size ?? 0) > 0);
+  expect([...(agent.client.welcomed()?.slots ?? [])]).toEqual([
+    [0, 'GPU-late'],
+    [1, 'GPU-later'],
+  ]);
+  expect(agent.client.welcomed()?.peerAddress).toBe('127.0.0.1');
+  expect(agent.welcomes).toHaveLength(1);
+});
+
+test('what flickers waits for its time, and goes along with what placement hangs on, which is told at once', async () => {
+  const cp = await controlPlane();
+  const agent = startAgent(cp.port, { inventoryEveryMs: 3_600_000 });
+  await until(() => agent.welcomes[0]);
+  agent.conditions.set('one', 'first');
+  await until(() => cp.inventories.length > 0);
+  agent.conditions.set('two', 'held back');
+  agent.node.gpus.push(gpuOf('GPU-a'));
+  agent.client.inventoryChanged();
+  agent.node.gpus[0] = gpuOf('GPU-a', { usable: false, reason: 'lost' });
+  agent.client.inventoryChanged();
+  agent.conditions.set('three', 'held back');
+  agent.node.gpus[0] = gpuOf('GPU-a', { foreign_mib: 600 });
+  agent.client.inventoryChanged();
+  await until(() => cp.inventories.some(i => i.gpus[0]?.foreign_mib === 600));
+  expect(cp.inventories.map(i => i.conditions.map(c => c.code))).toEqual([
+    ['one'],
+    ['one', 'two'],
+    ['one', 'two'],
+    ['one', 'two', 'three'],
+  ]);
+});
+
+test('what was held back is told when its time has come', async () => {
+  const cp = await controlPlane();
+  const agent = startAgent(cp.port, { inventoryEveryMs: 50 });
+  await until(() => agent.welcomes[0]);
+  for (const code of ['one', 'two', 'three']) agent.conditions.set(code, code);
+  await until(() => cp.inventories.at(-1)?.conditions.length === 3);
+  expect(cp.inventories.map(i => i.conditions.length)).toEqual([1, 3]);
 });
 
 test('a session number below the highest seen jumps above it and says Hello again on the same stream', async () => {

@@ -11,7 +11,7 @@ import { SessionCounter } from '../../agent/identity.js';
 import { StreamClient } from '../../agent/stream/client.js';
 import type { ServeRequest, StreamConfig, Welcomed } from '../../agent/stream/types.js';
 import type { EngineEvent } from '../../contracts/engine.js';
-import type { Inventory } from '../../contracts/inventory.js';
+import type { Gpu, Inventory } from '../../contracts/inventory.js';
 import type { Logger } from '../../lib/log.js';
 import { initCa } from '../../lib/pki/ca.js';
 import { issueClient, issueServer } from '../../lib/pki/issue.js';
@@ -110,7 +110,10 @@ export async function controlPlane(
       },
       heartbeat: (nodeId, session, hb) => void seen.beats.push({ nodeId, session, seq: hb.seq }),
       event: async (_nodeId, event) => void seen.events.push(event),
-      inventoryChanged: (_nodeId, _session, inventory) => void seen.inventories.push(inventory),
+      inventoryChanged: async (_nodeId, _session, inventory) => {
+        seen.inventories.push(inventory);
+        return null;
+      },
       gone: (nodeId, session, reason) => void seen.gone.push({ nodeId, session, reason }),
       ...opts.handlers,
     },
@@ -153,6 +156,7 @@ export function startAgent(
     serve?: ServeRequest;
     pending?: EngineEvent[];
     welcomeWithinMs?: number;
+    inventoryEveryMs?: number;
   } = {},
 ): TestAgent {
   const { log, lines } = recordingLog();
@@ -197,6 +201,7 @@ export function startAgent(
     counter: new SessionCounter(opts.workDir ?? tempDir(), log),
     log,
     onWelcome: w => void welcomes.push(w),
+    ...(opts.inventoryEveryMs === undefined ? {} : { inventoryEveryMs: opts.inventoryEveryMs }),
     ...(opts.welcomeWithinMs === undefined ? {} : { welcomeWithinMs: opts.welcomeWithinMs }),
   });
   const stopper = new AbortController();
@@ -241,6 +246,21 @@ export function inventory(nodeId: string, bootId: string): Inventory {
     conditions: [],
   };
 }
+
+export const gpuOf = (uuid: string, change: Partial<Gpu> = {}): Gpu => ({
+  index: 0,
+  uuid,
+  name: 'NVIDIA H100',
+  pci_bus_id: null,
+  memory_total_mib: 81_559,
+  memory_free_mib: 81_000,
+  foreign_mib: 100,
+  compute_capability: '9.0',
+  mig: false,
+  usable: true,
+  reason: null,
+  ...change,
+});
 
 export const exitOf = (replica: string, seq = 1): EngineEvent => ({
   replica,

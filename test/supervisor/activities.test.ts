@@ -8,7 +8,7 @@ import { orderFor } from './harness.js';
 const log = { error() {} };
 const order = orderFor('r');
 const silent = { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error() {} };
-const environment = () => new MockActivityEnvironment({}, { logger: silent });
+const environment = (attempt = 1) => new MockActivityEnvironment({ attempt }, { logger: silent });
 const pending = () => new Promise<never>(() => {});
 
 function supervisor(change: Partial<NodeSupervisor>): NodeSupervisor {
@@ -48,6 +48,25 @@ describe('a node activity', () => {
     const bug = nodeActivities(supervisor({ spawn: () => Promise.reject(new TypeError('x')) }), log);
     const c = await failure(environment().run(bug.spawn, order));
     expect(c).toMatchObject({ type: 'INTERNAL', nonRetryable: false });
+  });
+
+  it('ends await_ready with a failure when a bug of ours has met it six times, and no other order', async () => {
+    const bug = () => Promise.reject(new TypeError('x is not a function'));
+    const acts = nodeActivities(supervisor({ awaitReady: bug, launch: bug }), log);
+    expect(await failure(environment(5).run(acts.await_ready, order))).toMatchObject({ type: 'INTERNAL' });
+    expect(await environment(6).run(acts.await_ready, order)).toMatchObject({
+      ready: false,
+      failure: { code: 'INTERNAL', class: 'retry', sentence: expect.stringContaining('x is not a function') },
+    });
+    expect(await failure(environment(6).run(acts.launch, order))).toMatchObject({ type: 'INTERNAL' });
+  });
+
+  it('goes on with await_ready after any number of attempts that the catalogue can explain', async () => {
+    const acts = nodeActivities(
+      supervisor({ awaitReady: () => Promise.reject(new LlmgwError('NO_SPACE', 'full')) }),
+      log,
+    );
+    expect(await failure(environment(9).run(acts.await_ready, order))).toMatchObject({ type: 'NO_SPACE' });
   });
 
   it('heartbeats from the start, with the latest progress', async () => {

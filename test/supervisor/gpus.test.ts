@@ -1,7 +1,21 @@
 // INV-2: what makes a GPU free again, with every kind of source; and what keeps an engine off one.
+import { writeFileSync } from 'node:fs';
 import { afterEach, describe, expect, it } from 'vitest';
 import { judgeGpu, weakest } from '../../agent/supervisor/gpu-guard.js';
-import { cleanUp, GPU_A, gpu, makeNode, never, orderFor, uniqueName } from './harness.js';
+import { readStat } from '../../agent/supervisor/proc.js';
+import type { SupervisorOptions } from '../../agent/supervisor/types.js';
+import {
+  cleanUp,
+  GPU_A,
+  GPU_B,
+  gpu,
+  handleFile,
+  makeNode,
+  never,
+  orderFor,
+  uniqueName,
+  until,
+} from './harness.js';
 
 afterEach(cleanUp);
 
@@ -54,8 +68,17 @@ describe('a GPU after its engine', () => {
     });
     expect(judgeGpu(base, at(612, null), mine)).toEqual({ free: true, kind: 'memory' });
     expect(judgeGpu(base, at(613, null), mine).free).toBe(false);
-    expect(judgeGpu(base, at(null, null), mine)).toEqual({ free: true, kind: 'weak' });
-    expect(judgeGpu(base, undefined, mine)).toEqual({ free: true, kind: 'weak' });
+    const blind = { uuid: GPU_A, used_mib: null, foreign: null };
+    expect(judgeGpu(blind, at(null, null), mine)).toEqual({ free: true, kind: 'weak' });
+    expect(judgeGpu(blind, undefined, mine)).toEqual({ free: true, kind: 'weak' });
+  });
+
+  it('is not free while a source that had figures gives none', () => {
+    const unknown = { free: false, pids: [], used_mib: null };
+    expect(judgeGpu(base, at(null, null), mine)).toEqual(unknown);
+    expect(judgeGpu(base, undefined, mine)).toEqual(unknown);
+    expect(judgeGpu({ ...base, used_mib: null }, undefined, mine)).toEqual(unknown);
+    expect(judgeGpu({ ...base, foreign: null }, undefined, mine)).toEqual(unknown);
   });
 
   it('has the weakest of several proofs', () => {
@@ -123,6 +146,30 @@ describe('an engine', () => {
     expect(await stopping).toMatchObject({ proof: 'strong', leaked: [] });
   });
 
+  it('is not proven gone by a driver that does not answer once', async () => {
+    const node = makeNode();
+    const s = await node.supervisor({ gpuReleaseTimeoutMs: 20_000, weakProofMs: 0 });
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    let looks = 0;
+    node.options.gpus.snapshot = async () => {
+      if (++looks === 1) throw new Error('NVML: driver not loaded');
+      return { gpus: structuredClone(node.gpus) };
+    };
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'strong', leaked: [] });
+  });
+
+  it('leaves its GPU leaked when the driver never answers again', async () => {
+    const node = makeNode();
+    const s = await node.supervisor({ weakProofMs: 0 });
+    const order = orderFor(uniqueName());
+    await s.launch(order);
+    node.options.gpus.snapshot = () => Promise.reject(new Error('NVML: driver not loaded'));
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({
+      leaked: [{ gpu: GPU_A, pids: [], used_mib: null }],
+    });
+  });
+
   it('is refused a GPU that is missing, sick, or unknown by slot, with the reason', async () => {
     const node = makeNode();
     const s = await node.supervisor();
@@ -154,5 +201,64 @@ describe('an engine', () => {
     const result = await s.awaitReady(order, () => {}, never);
     expect(result).toMatchObject({ ready: false });
     expect(result.ready === false && result.failure.sentence).toContain('was not granted');
+  });
+});
+
+describe('an engine whose handle can not be read', () => {
+  /** It runs, and its agent starts anew. */
+  async function unreadable(change: Partial<SupervisorOptions> = {}) {
+    const node = makeNode();
+    const order = orderFor(uniqueName());
+    const first = await node.supervisor();
+    const { pid } = await first.launch(order);
+    first.close();
+    writeFileSync(handleFile(node, order), '{');
+    return { node, order, pid, s: await node.supervisor(change) };
+  }
+
+  it('keeps the GPUs of the node until it is stopped', async () => {
+    const { node, order, pid, s } = await unreadable();
+    const other = orderFor(uniqueName(), { slots: [1] });
+    await expect(s.launch(other)).rejects.toMatchObject({
+      code: 'GPU_HELD',
+      message: expect.stringContaining(`${order.replica}/1000-0`),
+    });
+    expect(readStat(pid)).not.toBeNull();
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'processes', leaked: [] });
+    expect(readStat(pid)?.state ?? 'Z').toBe('Z');
+    expect(await s.launch(other)).toMatchObject({ gpus: [GPU_B] });
+    expect((await node.supervisor()).reports()).toMatchObject([{ replica: other.replica }]);
+  });
+
+  it('leaves the GPU leaked that still lists its process', async () => {
+    const { node, order, pid, s } = await unreadable();
+    node.gpus[1]!.processes = [{ pid, used_mib: 9_000 }];
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({
+      leaked: [{ gpu: GPU_B, pids: [pid], used_mib: 4 }],
+    });
+  });
+
+  it('is looked for on the GPUs also when it has ended by itself', async () => {
+    const { node, order, pid, s } = await unreadable();
+    process.kill(pid, 'SIGKILL');
+    await until(() => (readStat(pid)?.state ?? 'Z') === 'Z');
+    node.gpus[0]!.processes = [{ pid, used_mib: 9_000 }];
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({
+      leaked: [{ gpu: GPU_A, pids: [pid] }],
+    });
+  });
+
+  it('is proven weakly, after a while, where there are no process lists or no answer', async () => {
+    for (const blind of [false, true]) {
+      const { node, order, s } = await unreadable({ weakProofMs: 200 });
+      let looks = 0;
+      node.options.gpus.snapshot = async () => {
+        looks++;
+        if (blind) throw new Error('NVML: driver not loaded');
+        return { gpus: node.gpus.map((g, i) => (i === 0 ? { ...g, processes: null } : g)) };
+      };
+      expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'weak', leaked: [] });
+      expect(looks).toBeGreaterThan(1);
+    }
   });
 });

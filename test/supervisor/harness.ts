@@ -1,6 +1,6 @@
 // A node for the supervisor's tests: a work_dir, GPUs that the test moves, the tiny engine. Also used by the child
 // process that tests kill with SIGKILL, so nothing of vitest is imported here.
-import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { renderer } from '../../agent/engines/index.js';
@@ -139,12 +139,20 @@ export interface OrderOptions {
   generation?: number;
   slots?: number[];
   env?: Record<string, string>;
+  /** env_from_files. */
+  files?: Record<string, string>;
   noProgress?: string;
 }
 
 export function orderFor(replica: string, o: OrderOptions = {}): MemberOrder {
   const parsed = parseReplicaSpec(
-    { model: 'fake-model', engine: 'fake', env: o.env ?? {}, no_progress_timeout: o.noProgress ?? '15m' },
+    {
+      model: 'fake-model',
+      engine: 'fake',
+      env: o.env ?? {},
+      env_from_files: o.files ?? {},
+      no_progress_timeout: o.noProgress ?? '15m',
+    },
     replica,
   );
   if (!parsed.ok) throw new Error(JSON.stringify(parsed.faults));
@@ -157,6 +165,17 @@ export function orderFor(replica: string, o: OrderOptions = {}): MemberOrder {
     spec: parsed.spec,
     slots: o.slots ?? [0],
   };
+}
+
+/** The handle of an order as it lies on disk. */
+export const handleFile = (node: Node, o: MemberOrder): string =>
+  path.join(node.workDir, 'engines', o.replica, `${o.fence}-${o.rank}`, 'handle.json');
+
+/** As if the machine had booted anew since: call it while no supervisor is open. */
+export function pretendReboot(node: Node, order: MemberOrder): void {
+  const file = handleFile(node, order);
+  const handle = JSON.parse(readFileSync(file, 'utf8'));
+  writeFileSync(file, JSON.stringify({ ...handle, boot_id: 'another-boot' }));
 }
 
 /** Waits for a condition; the test's own timeout bounds it. */

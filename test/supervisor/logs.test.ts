@@ -10,6 +10,7 @@ import {
 } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
+import { runInNewContext } from 'node:vm';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { renderer } from '../../agent/engines/index.js';
 import { pruneEvidence } from '../../agent/supervisor/failure.js';
@@ -154,6 +155,54 @@ describe('progress of a load', () => {
     expect(p.stalled(1_000, 1_000)).toBeNull();
     p.sample({ ...none, cpu: 9_000 }, 1_900);
     expect(p.stalled(2_000, 1_000)).toBe(1_000);
+  });
+});
+
+describe('a hostile line of 64 KiB', () => {
+  const K64 = 65_536;
+  const fill = (unit: string) => unit.repeat(Math.ceil(K64 / unit.length)).slice(0, K64);
+  // Milliseconds are needed; what grows with the square of a line takes several seconds and ends here.
+  const bounded = (job: () => void) => runInNewContext('job()', { job }, { timeout: 3_000 });
+
+  it('is redacted at a cost that grows with its length alone', () => {
+    for (const unit of [
+      'a.',
+      'a',
+      '-eyJaaaaaaaaaa',
+      'eyJaaaaaaaaaaa.',
+      '-----BEGIN ',
+      'Bearer ',
+      'a://a:',
+      '\x1b[1',
+    ]) {
+      bounded(() => redact(printable(fill(unit)), []));
+    }
+    bounded(() => redact(`Bearer${' '.repeat(K64)}`, []));
+    bounded(() => redact(`${fill('a.')}://user:${fill('p')}`, []));
+    bounded(() => redact(`-----BEGIN ${fill('PRIVATE KEY ')}`, []));
+  });
+
+  it('is judged as progress by its beginning', () => {
+    for (const unit of [
+      '1',
+      '1.',
+      ' ',
+      '1 ',
+      '1k ',
+      'a',
+      '0x',
+      '12:',
+      '2026-01-01 ',
+      'pid=1',
+      'CUDA graphs:',
+      '\t',
+    ]) {
+      bounded(() => {
+        const p = new Progress(renderer('vllm'), 0);
+        p.line(fill(unit), 0);
+        p.line(`1${fill(unit)}x`, 1);
+      });
+    }
   });
 });
 

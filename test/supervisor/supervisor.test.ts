@@ -1,10 +1,21 @@
-import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { isAlive, readStat } from '../../agent/supervisor/proc.js';
 import type { EngineEvent } from '../../contracts/engine.js';
 import { LlmgwError } from '../../contracts/errors.js';
-import { cleanUp, GPU_A, makeNode, never, orderFor, treePids, uniqueName, until } from './harness.js';
+import {
+  cleanUp,
+  GPU_A,
+  handleFile,
+  makeNode,
+  never,
+  orderFor,
+  pretendReboot,
+  treePids,
+  uniqueName,
+  until,
+} from './harness.js';
 
 afterEach(cleanUp);
 
@@ -107,10 +118,10 @@ describe('starting', () => {
       'utf8',
     );
     expect(JSON.parse(text)).toMatchObject({ key_id: 'abcd1234' });
-    expect(s.tail(order.replica).join('\n')).toContain('token is [redacted]');
+    expect((await s.tail(order.replica)).join('\n')).toContain('token is [redacted]');
     s.close();
     const again = await node.supervisor({ secrets });
-    expect(again.tail(order.replica).join('\n')).toContain('token is [redacted]');
+    expect((await again.tail(order.replica)).join('\n')).toContain('token is [redacted]');
   });
 });
 
@@ -196,6 +207,67 @@ describe('failing', () => {
   });
 });
 
+describe('a reboot', () => {
+  it('while an engine loads is no failure of it, also when its event has been acknowledged', async () => {
+    const node = makeNode();
+    const order = orderFor(uniqueName(), { env: { FAKE_NO_SERVER: '1' } });
+    const first = await node.supervisor();
+    const { pid } = await first.launch(order);
+    first.close();
+    process.kill(pid, 'SIGKILL');
+    pretendReboot(node, order);
+    const s = await node.supervisor();
+    const [event] = s.pending();
+    s.ack({ ...order, seq: event!.seq });
+    for (const supervisor of [s, await node.supervisor()]) {
+      const result = await supervisor.awaitReady(order, () => {}, never);
+      expect(result).toEqual({ ready: false, failure: event!.failure });
+      expect(event!.failure.class).toBe('host_stop');
+    }
+  });
+
+  it('before an engine was started is the host stopping it too', async () => {
+    const node = makeNode();
+    const order = orderFor(uniqueName());
+    const first = await node.supervisor();
+    await first.prepare(order);
+    first.close();
+    pretendReboot(node, order);
+    const s = await node.supervisor();
+    expect(await s.awaitReady(order, () => {}, never)).toMatchObject({
+      ready: false,
+      failure: { class: 'host_stop' },
+    });
+  });
+
+  it('answers no order that has the fence and another content', async () => {
+    const node = makeNode();
+    const order = orderFor(uniqueName());
+    const first = await node.supervisor();
+    await first.prepare(order);
+    first.close();
+    pretendReboot(node, order);
+    const s = await node.supervisor();
+    const other = orderFor(order.replica, { slots: [1] });
+    expect(await codeOf(s.awaitReady(other, () => {}, never))).toBe('FENCE_CONFLICT');
+  });
+});
+
+describe('a failure that was acknowledged', () => {
+  it('is still the answer to whoever waits for that engine', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const words = 'vllm: error: unrecognized arguments: --no-such';
+    const order = orderFor(uniqueName(), { env: { FAKE_EXIT: '2', FAKE_LAST_WORDS: words } });
+    await s.launch(order);
+    const event = await until(() => s.pending()[0]);
+    s.ack(event);
+    rmSync(path.join(path.dirname(handleFile(node, order)), 'logs'), { recursive: true });
+    const result = await s.awaitReady(order, () => {}, never);
+    expect(result).toEqual({ ready: false, failure: event.failure });
+  });
+});
+
 describe('fences', () => {
   it('refuses an older fence and the same fence with another order, on disk too', async () => {
     const node = makeNode();
@@ -228,12 +300,35 @@ describe('fences', () => {
     expect(isAlive({ pid: next.pid, start: readStat(next.pid)!.start })).toBe(true);
   });
 
-  it('refuses a stop with an older fence than the running one', async () => {
-    const s = await makeNode().supervisor();
+  it('answers the stop of a fence that it never had: nothing ran, nothing will, and the newer one serves on', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
     const replica = uniqueName();
     const { pid } = await s.launch(orderFor(replica, { fence: 2_000 }));
-    expect(await codeOf(s.stop({ replica, fence: 1_500, rank: 0, reason: 'late' }))).toBe('STALE_FENCE');
-    expect(readStat(pid)).not.toBeNull();
+    expect(await s.stop({ replica, fence: 1_500, rank: 0, reason: 'late' })).toMatchObject({
+      proof: 'never_started',
+      leaked: [],
+    });
+    expect(s.inspect({ replica, fence: 2_000, rank: 0, reason: '' })).toMatchObject({ alive: true, pid });
+    expect(await codeOf(s.launch(orderFor(replica, { fence: 1_500 })))).toBe('STALE_FENCE');
+  });
+
+  it('ends what still runs of an older fence without a handle, and proves that', async () => {
+    const node = makeNode();
+    const replica = uniqueName();
+    const old = orderFor(replica, { fence: 1_500, slots: [1] });
+    const first = await node.supervisor();
+    const { pid } = await first.launch(old);
+    first.close();
+    rmSync(handleFile(node, old));
+    const s = await node.supervisor();
+    const { pid: newer } = await s.launch(orderFor(replica, { fence: 2_000 }));
+    expect(await s.stop(stopOf(old))).toMatchObject({ proof: 'processes', leaked: [] });
+    expect(readStat(pid)?.state ?? 'Z').toBe('Z');
+    expect(s.inspect({ replica, fence: 2_000, rank: 0, reason: '' })).toMatchObject({
+      alive: true,
+      pid: newer,
+    });
   });
 
   it('burns the fence of a stop that comes before its start', async () => {
@@ -267,7 +362,7 @@ describe('stopping', () => {
     const order = orderFor(uniqueName(), { env: { FAKE_IGNORE_TERM: '1', FAKE_STRAY: '1' } });
     await s.launch(order);
     await s.awaitReady(order, () => {}, never);
-    const stray = Number(/STRAY (\d+)/.exec(s.tail(order.replica).join('\n'))![1]);
+    const stray = Number(/STRAY (\d+)/.exec((await s.tail(order.replica)).join('\n'))![1]);
     expect(await s.stop(stopOf(order))).toMatchObject({ proof: 'strong' });
     expect(treePids(node.workDir)).toEqual([]);
     expect(readStat(stray)?.state ?? 'Z').toBe('Z');
@@ -278,7 +373,8 @@ describe('stopping', () => {
     const s = await node.supervisor();
     const order = orderFor(uniqueName(), { env: { FAKE_STRAY: '1' } });
     const { pid } = await s.launch(order);
-    const stray = Number(await until(() => /STRAY (\d+)/.exec(s.tail(order.replica).join('\n'))?.[1]));
+    const log = path.join(path.dirname(handleFile(node, order)), 'logs/log');
+    const stray = Number(await until(() => /STRAY (\d+)/.exec(readFileSync(log, 'utf8'))?.[1]));
     s.close();
     process.kill(pid, 'SIGKILL');
     await until(() => (readStat(pid)?.state ?? 'Z') === 'Z');

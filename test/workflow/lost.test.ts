@@ -71,8 +71,8 @@ describe('an agent that goes away', () => {
     await node.exit('waits-for-proof', fence!);
     await eventually(
       replica.status,
-      s => s.phase === 'stopping' && s.reason.includes(`${node.id} does not answer the stop`),
-      'the stop is given again',
+      s => s.phase === 'stopping' && s.reason.includes(`${node.id} has not stopped it yet`),
+      'it says that the stop is still open',
     );
     expect(await holders('waits-for-proof')).toMatchObject([{ fence, left: {} }]);
     await node.start();
@@ -194,7 +194,7 @@ describe('a workflow that is gone', () => {
   });
 
   it('has its exits kept by the ledger as unclaimed', async () => {
-    expect(await installation.fleet.engineEvent(exitEvent('nobody', 4_711))).toBe('unclaimed');
+    expect(await installation.fleet.engineEvent('n1', exitEvent('nobody', 4_711))).toBe('unclaimed');
     const { unclaimed } = await installation.fleet.ledger();
     expect(unclaimed).toMatchObject([{ event: { replica: 'nobody', fence: 4_711, seq: 1 } }]);
   });
@@ -212,6 +212,7 @@ describe('a control plane instance that is gone', () => {
     const node = await apart.node('n1');
     const replica = await apart.startReplica('drains', { drain_timeout: '20s' });
     await replica.reaches('ready');
+    await eventually(replica.route, r => r !== undefined, 'the endpoint is in the table');
     const { version } = await apart.fleet.routes();
     await eventually(
       () => apart.pushed,

@@ -134,7 +134,7 @@ export class SimNode {
 
   /** The engine of that fence ended by itself; told as the control plane tells it. */
   exit(replica: string, fence: number, failure: Partial<FailureDigest> = {}, seq = 1): Promise<unknown> {
-    return this.installation.fleet.engineEvent(exitEvent(replica, fence, failure, seq));
+    return this.installation.fleet.engineEvent(this.id, exitEvent(replica, fence, failure, seq));
   }
 
   countOf(activity: Steered): number {

@@ -10,6 +10,7 @@ import type { Superseded as _llmgw_v1_Superseded, Superseded__Output as _llmgw_v
 import type { GoAway as _llmgw_v1_GoAway, GoAway__Output as _llmgw_v1_GoAway__Output } from '../../llmgw/v1/GoAway.js';
 import type { Notice as _llmgw_v1_Notice, Notice__Output as _llmgw_v1_Notice__Output } from '../../llmgw/v1/Notice.js';
 import type { Verdicts as _llmgw_v1_Verdicts, Verdicts__Output as _llmgw_v1_Verdicts__Output } from '../../llmgw/v1/Verdicts.js';
+import type { Slots as _llmgw_v1_Slots, Slots__Output as _llmgw_v1_Slots__Output } from '../../llmgw/v1/Slots.js';
 
 export interface ServerMessage {
   'welcome'?: (_llmgw_v1_Welcome | null);
@@ -22,7 +23,8 @@ export interface ServerMessage {
   'go_away'?: (_llmgw_v1_GoAway | null);
   'notice'?: (_llmgw_v1_Notice | null);
   'verdicts'?: (_llmgw_v1_Verdicts | null);
-  'body'?: "welcome"|"heartbeat_ack"|"event_ack"|"request"|"grant"|"cancel_request"|"superseded"|"go_away"|"notice"|"verdicts";
+  'slots'?: (_llmgw_v1_Slots | null);
+  'body'?: "welcome"|"heartbeat_ack"|"event_ack"|"request"|"grant"|"cancel_request"|"superseded"|"go_away"|"notice"|"verdicts"|"slots";
 }
 
 export interface ServerMessage__Output {
@@ -36,5 +38,6 @@ export interface ServerMessage__Output {
   'go_away'?: (_llmgw_v1_GoAway__Output | null);
   'notice'?: (_llmgw_v1_Notice__Output | null);
   'verdicts'?: (_llmgw_v1_Verdicts__Output | null);
-  'body'?: "welcome"|"heartbeat_ack"|"event_ack"|"request"|"grant"|"cancel_request"|"superseded"|"go_away"|"notice"|"verdicts";
+  'slots'?: (_llmgw_v1_Slots__Output | null);
+  'body'?: "welcome"|"heartbeat_ack"|"event_ack"|"request"|"grant"|"cancel_request"|"superseded"|"go_away"|"notice"|"verdicts"|"slots";
 }
