@@ -27,11 +27,12 @@ export function admit(ctx: Context, order: MemberOrder): Handle | null {
   return handle;
 }
 
-export const preparedOf = (h: Handle): Prepared => ({
+export const preparedOf = (ctx: Context, h: Handle): Prepared => ({
   gpus: h.gpus.map(g => g.uuid),
   ports: h.ports,
   mgmt_addr: h.mgmt_addr,
   key_id: h.key_id,
+  stop_ms: ctx.opts.stopTimeoutMs + ctx.opts.gpuReleaseTimeoutMs,
 });
 
 /** Looks that touch nothing. Throws the first that fails. */

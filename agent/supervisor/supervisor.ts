@@ -110,7 +110,7 @@ export class Supervisor {
 
   /** Checks, takes GPUs and ports. See NodeActivities. */
   prepare(order: MemberOrder): Promise<Prepared> {
-    return this.queue.run(order.replica, async () => preparedOf(await this.prepareNow(order)));
+    return this.queue.run(order.replica, async () => preparedOf(this.ctx, await this.prepareNow(order)));
   }
 
   private async prepareNow(order: MemberOrder): Promise<Handle> {
@@ -156,7 +156,7 @@ export class Supervisor {
 
   launch(order: MemberOrder): Promise<Prepared & Spawned> {
     return this.queue.run(order.replica, async () => {
-      const prepared = preparedOf(await this.prepareNow(order));
+      const prepared = preparedOf(this.ctx, await this.prepareNow(order));
       return { ...prepared, ...(await this.spawnNow(order)) };
     });
   }

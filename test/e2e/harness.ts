@@ -38,7 +38,10 @@ export interface Installation {
   /** The real command: `node dist/bin/main.js …`. */
   llmgw(args: string[], options?: { env?: NodeJS.ProcessEnv; input?: string }): Promise<Ran>;
   ctl(...args: string[]): Promise<Ran>;
+  /** Temporal's own command. */
   temporalCli(...args: string[]): Promise<Ran>;
+  /** The same by `llmgw temporal`, which takes longer to start. */
+  llmgwTemporal(...args: string[]): Promise<Ran>;
   /** `temporal workflow start --type replica …`, as the README has it. */
   deploy(name: string, spec: object): Promise<Ran>;
   /** A spec in a file of the installation. */
@@ -90,6 +93,7 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
   const files = writeConfigs(dir, pki, ports, options.agent ?? {});
   const { path: temporalBinary } = await findTemporal();
   const env = { ...process.env, LLMGW_SIMULATE: files.simulation };
+  const temporalEnv = { ...process.env, TEMPORAL_ADDRESS: `127.0.0.1:${ports.temporal}` };
 
   const service = (name: string, program: string, args: string[], ready: () => Promise<boolean>): Service => {
     let current: Started | null = null;
@@ -149,10 +153,8 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
     files,
     llmgw: (args, opts = {}) => run(process.execPath, [MAIN, ...args], opts),
     ctl: (...args) => run(process.execPath, [MAIN, 'ctl', '--server', http, ...args]),
-    temporalCli: (...args) =>
-      run(process.execPath, [MAIN, 'temporal', ...args], {
-        env: { ...process.env, TEMPORAL_ADDRESS: `127.0.0.1:${ports.temporal}` },
-      }),
+    temporalCli: (...args) => run(temporalBinary, args, { env: temporalEnv }),
+    llmgwTemporal: (...args) => run(process.execPath, [MAIN, 'temporal', ...args], { env: temporalEnv }),
     deploy: (name, spec) =>
       installation.temporalCli(
         ...['workflow', 'start', '--type', 'replica', '--task-queue', 'llmgw', '--fail-existing'],

@@ -19,7 +19,7 @@ afterAll(() => at?.close());
 
 const query = async (name: string): Promise<ReplicaStatus> => {
   const args = ['workflow', 'query', '--type', 'status', '--workflow-id', `replica/${name}`];
-  const { stdout } = await at.temporalCli(...args, '--output', 'json');
+  const { stdout } = await at.llmgwTemporal(...args, '--output', 'json');
   return JSON.parse(stdout).queryResult[0];
 };
 
@@ -27,7 +27,7 @@ it('serves the example, plain and streamed, and gives everything back when it is
   const args = ['--task-queue', 'llmgw', '--workflow-id', 'replica/mine', '--fail-existing'];
   const file = path.join(ROOT, 'deploy/examples/replica.json');
   const start = ['workflow', 'start', '--type', 'replica', ...args, '--input-file', file];
-  expect((await at.temporalCli(...start)).code).toBe(0);
+  expect((await at.llmgwTemporal(...start)).code).toBe(0);
   await at.untilPhase('mine', 'ready');
   await at.untilServed(MODEL);
 
@@ -59,10 +59,10 @@ it('serves the example, plain and streamed, and gives everything back when it is
   expect(engine.mark).toBe(`mine/${first.fence}/0`);
   expect((await at.nodes())[0]).toMatchObject({ gpus: { total: GPUS, free: GPUS - 2, held: 2 }, engines: 1 });
 
-  const twice = await at.temporalCli(...start);
+  const twice = await at.llmgwTemporal(...start);
   expect([twice.code, twice.stderr]).toEqual([1, expect.stringContaining('already running')]);
   const cancel = ['workflow', 'cancel', '--workflow-id', 'replica/mine'];
-  expect((await at.temporalCli(...cancel)).code).toBe(0);
+  expect((await at.llmgwTemporal(...cancel)).code).toBe(0);
   expect((await at.closed('mine')).status).toBe('CANCELED');
   expect((await at.ctl('replicas')).stdout).toMatch(/mine\s+stopped/);
   expect(isRunning(engine.pid)).toBe(false);
@@ -72,7 +72,7 @@ it('serves the example, plain and streamed, and gives everything back when it is
   await waitFor('the router to have no model', async () => (await at.models()).length === 0);
   await expect(fetch(first.endpoint!)).rejects.toThrow();
 
-  expect((await at.temporalCli(...start)).code).toBe(0);
+  expect((await at.llmgwTemporal(...start)).code).toBe(0);
   const second = await at.untilPhase('mine', 'ready');
   expect(second.generation).toBe(1);
   expect(second.fence).toBeGreaterThan(first.fence!);
