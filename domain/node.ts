@@ -48,6 +48,8 @@ export type NodeEvent =
   | { type: 'gone'; gone: NodeGone }
   | { type: 'digest'; digest: NodeDigest }
   | { type: 'inventory'; inv: NodeInventory }
+  /** A signal that hasn't its shape. */
+  | { type: 'ignored'; what: string; fault: string }
   | { type: 'look' };
 
 export function emptyNode(nodeId: string, now: number): NodeState {
@@ -119,6 +121,9 @@ export function nodeStep(s: NodeState, ev: NodeEvent, now: number): boolean {
       if (ev.inv.session !== s.session) return false;
       takeInventory(s, ev.inv.inventory, now);
       return true;
+    case 'ignored':
+      log(s, now, `ignored a signal ${ev.what} that has not its shape (${ev.fault})`);
+      return false;
     case 'look':
       return look(s, now);
   }

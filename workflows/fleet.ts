@@ -1,7 +1,6 @@
 // `fleet`: an entity, the ledger. Handlers only push; one batch per workflow task goes through domain/ledger. It never
 // ends in failure: everything that can throw is caught, and it continues as new with all it knows (INV-11).
 import * as wf from '@temporalio/workflow';
-import type { EngineEvent } from '../contracts/engine.js';
 import { replicaWorkflowId } from '../contracts/ids.js';
 import type {
   EndpointMsg,
@@ -14,6 +13,7 @@ import type {
   UnclaimedMsg,
 } from '../contracts/messages.js';
 import type { RouteTable } from '../contracts/routes.js';
+import { SIGNALS, signalFault } from '../contracts/signals.js';
 import type { NodeRow } from '../contracts/status.js';
 import { TIMING } from '../contracts/timing.js';
 import { emptyLedger, type LedgerState } from '../domain/ledger/state.js';
@@ -111,18 +111,40 @@ class Fleet {
   }
 
   private handlers(): void {
-    const take = (input: LedgerInput): void => {
-      this.signals++;
-      this.queue.push(input);
+    const take = <M>(name: keyof typeof SIGNALS.fleet, input: (msg: M) => LedgerInput) => {
+      return (msg: M): void => {
+        this.signals++;
+        const fault = signalFault(SIGNALS.fleet[name], msg);
+        this.queue.push(fault === null ? input(msg) : { kind: 'ignored', what: name, fault });
+      };
     };
-    wf.setHandler(reserve, take);
-    wf.setHandler(renew, take);
-    wf.setHandler(release, take);
-    wf.setHandler(endpoint, take);
-    wf.setHandler(nodeFacts, facts => take({ kind: 'node', facts }));
-    wf.setHandler(instance, msg => take({ kind: 'instance', ...msg }));
-    wf.setHandler(unclaimed, msg =>
-      take({ kind: 'unclaimed', event: msg.event as EngineEvent, why: msg.why }),
+    wf.setHandler(
+      reserve,
+      take('reserve', msg => msg),
+    );
+    wf.setHandler(
+      renew,
+      take('renew', msg => msg),
+    );
+    wf.setHandler(
+      release,
+      take('release', msg => msg),
+    );
+    wf.setHandler(
+      endpoint,
+      take('endpoint', msg => msg),
+    );
+    wf.setHandler(
+      nodeFacts,
+      take('node', facts => ({ kind: 'node', facts })),
+    );
+    wf.setHandler(
+      instance,
+      take('instance', msg => ({ kind: 'instance', ...msg })),
+    );
+    wf.setHandler(
+      unclaimed,
+      take('unclaimed', ({ event, why }) => ({ kind: 'unclaimed', event, why })),
     );
     wf.setHandler(routes, () => routesOf(this.state));
     wf.setHandler(nodes, () => nodeRows(this.state));

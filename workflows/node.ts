@@ -3,6 +3,7 @@
 import * as wf from '@temporalio/workflow';
 import { FLEET_ID } from '../contracts/ids.js';
 import type { NodeDigest, NodeGone, NodeHello, NodeInventory, WelcomeInfo } from '../contracts/messages.js';
+import { SIGNALS, signalFault } from '../contracts/signals.js';
 import { canonicalJson } from '../contracts/spec.js';
 import { TIMING } from '../contracts/timing.js';
 import {
@@ -38,14 +39,29 @@ class Node {
   private looking: { at: number; scope: wf.CancellationScope } | null = null;
 
   constructor(private readonly state: NodeState) {
-    const take = (ev: NodeEvent): void => {
-      this.signals++;
-      this.queue.push(ev);
+    const take = <M>(name: keyof typeof SIGNALS.node, event: (msg: M) => NodeEvent) => {
+      return (msg: M): void => {
+        this.signals++;
+        const fault = signalFault(SIGNALS.node[name], msg);
+        this.queue.push(fault === null ? event(msg) : { type: 'ignored', what: name, fault });
+      };
     };
-    wf.setHandler(hello, h => take({ type: 'hello', hello: h }));
-    wf.setHandler(gone, g => take({ type: 'gone', gone: g }));
-    wf.setHandler(digest, d => take({ type: 'digest', digest: d }));
-    wf.setHandler(inventory, inv => take({ type: 'inventory', inv }));
+    wf.setHandler(
+      hello,
+      take('hello', msg => ({ type: 'hello', hello: msg })),
+    );
+    wf.setHandler(
+      gone,
+      take('gone', msg => ({ type: 'gone', gone: msg })),
+    );
+    wf.setHandler(
+      digest,
+      take('digest', msg => ({ type: 'digest', digest: msg })),
+    );
+    wf.setHandler(
+      inventory,
+      take('inventory', inv => ({ type: 'inventory', inv })),
+    );
     // The queue is looked at first: the asker signalled before it asked, and wants the answer to that.
     wf.setHandler(welcome, () => welcomeOf(this.state));
     wf.setHandler(nodeView, () => this.state);

@@ -8,6 +8,7 @@ import * as wf from '@temporalio/workflow';
 import type { EngineEvent } from '../contracts/engine.js';
 import { replicaNameOf } from '../contracts/ids.js';
 import type { LedgerMsg, LedgerReply, ProgressMsg } from '../contracts/messages.js';
+import { SIGNALS, signalFault } from '../contracts/signals.js';
 import { canonicalJson, parseReplicaSpec, type ReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
 import { TIMING } from '../contracts/timing.js';
@@ -154,19 +155,28 @@ class Driver {
 
   private handlers(): void {
     wf.setHandler(status, () => statusOf(this.state, Date.now()));
-    wf.setHandler(ledgerReply, reply => {
-      this.signals++;
-      this.outbox.acked(reply.key);
-      this.queue.push({ type: 'ledger', reply });
-    });
-    wf.setHandler(engineEvent, event => {
-      this.signals++;
-      this.queue.push({ type: 'engine', event });
-    });
-    wf.setHandler(progress, msg => {
-      this.signals++;
-      this.queue.push({ type: 'progress', msg });
-    });
+    const take = <M>(name: keyof typeof SIGNALS.replica, event: (msg: M) => ReplicaEvent) => {
+      return (msg: M): void => {
+        this.signals++;
+        const fault = signalFault(SIGNALS.replica[name], msg);
+        this.queue.push(fault === null ? event(msg) : { type: 'ignored', what: name, fault });
+      };
+    };
+    wf.setHandler(
+      ledgerReply,
+      take('ledger', reply => {
+        this.outbox.acked(reply.key);
+        return { type: 'ledger', reply };
+      }),
+    );
+    wf.setHandler(
+      engineEvent,
+      take('engine_event', event => ({ type: 'engine', event })),
+    );
+    wf.setHandler(
+      progress,
+      take('progress', msg => ({ type: 'progress', msg })),
+    );
     wf.setHandler(
       restart,
       () => {

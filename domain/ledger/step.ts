@@ -21,6 +21,8 @@ export type LedgerInput =
   | { kind: 'unclaimed'; event: EngineEvent; why: string }
   /** The replica's workflow is gone: the grant's message never reached anybody, so no order was ever given. */
   | { kind: 'undeliverable'; replica: string; fence: number }
+  /** A signal that hasn't its shape: somebody's hand, or a future version's. */
+  | { kind: 'ignored'; what: string; fault: string }
   /** The grant is in its replica's history: from here on only a proof ends it. */
   | { kind: 'delivered'; fence: number };
 
@@ -106,6 +108,9 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
         now,
         `an exit of ${input.event.replica} (fence ${input.event.fence}) found no workflow: ${input.why}`,
       );
+      return;
+    case 'ignored':
+      note(state, now, `ignored a signal ${input.what} that has not its shape (${input.fault})`);
       return;
     case 'delivered': {
       const grant = state.grants[input.fence];

@@ -91,6 +91,8 @@ export type ReplicaEvent =
   | { type: 'launch_failed'; fence: number; code: string; sentence: string; delivered: boolean }
   | { type: 'ready_result'; fence: number; result: ReadyResult }
   | { type: 'progress'; msg: ProgressMsg }
+  /** A signal that hasn't its shape. */
+  | { type: 'ignored'; what: string; fault: string }
   | { type: 'engine'; event: EngineEvent }
   | { type: 'stopped'; fence: number; proofs: { node: string; proof: StopProof }[] }
   /** `leaked`: the node answered that the proof can't be had; else it doesn't answer. */

@@ -49,6 +49,9 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       s.deadline = now + s.spec.no_progress_timeout;
       return [];
     }
+    case 'ignored':
+      log(s, now, `ignored a signal ${ev.what} that has not its shape (${ev.fault})`);
+      return [];
     case 'engine':
       return onEngine(s, ev.event, now);
     case 'stopped':
