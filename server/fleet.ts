@@ -18,6 +18,9 @@ import type { NodeRow } from '../contracts/status.js';
 import type { LedgerState } from '../domain/ledger/state.js';
 import type { NodeState } from '../domain/node.js';
 
+/** A control plane that dies in the middle of a task holds its workflow up for this long (Temporal's default is 10 s). */
+const TASK_TIMEOUT = '5s';
+
 /** A query without a worker hangs for as long as it may: an operator waits 3 s at most. */
 export const QUERY_MS = 3_000;
 /** A signal needs no worker, only Temporal itself. */
@@ -31,6 +34,7 @@ export class FleetClient {
     await this.client.workflow.signalWithStart('fleet', {
       workflowId: FLEET_ID,
       taskQueue: WORKFLOW_QUEUE,
+      workflowTaskTimeout: TASK_TIMEOUT,
       args: [],
       signal: 'instance',
       signalArgs: [msg],
