@@ -17,6 +17,13 @@ export async function connectedGpus(httpPort: number, nodeId: string): Promise<n
   return node === undefined ? null : Number(node.gpus?.total ?? 0);
 }
 
+/** Whether the router offers the model: a replica is ready a moment before every router knows. */
+export async function routerOffers(routerPort: number, model: string): Promise<boolean> {
+  const models = await get(`http://127.0.0.1:${routerPort}/v1/models`);
+  const list = (await models?.json().catch(() => null)) as { data?: { id?: string }[] } | null;
+  return list?.data?.some(m => m.id === model) ?? false;
+}
+
 async function get(url: string): Promise<Response | null> {
   try {
     const response = await fetch(url, { signal: AbortSignal.timeout(ANSWER_MS) });

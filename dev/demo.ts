@@ -2,6 +2,7 @@
 import type { Client } from '@temporalio/client';
 import { replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
 import type { ReplicaStatus } from '../contracts/status.js';
+import { routerOffers } from './api.js';
 import type { Hardware } from './hardware.js';
 
 export const DEMO = 'demo';
@@ -13,6 +14,7 @@ const QUERY_MS = 3_000;
 export interface DemoOptions {
   /** Temporal's. */
   address: string;
+  routerPort: number;
   hardware: Hardware;
   say: (line: string) => void;
   signal: AbortSignal;
@@ -70,7 +72,7 @@ async function startDemo(client: Client, hardware: Hardware): Promise<boolean> {
   }
 }
 
-async function follow(client: Client, { say, signal }: DemoOptions): Promise<void> {
+async function follow(client: Client, { say, signal, routerPort }: DemoOptions): Promise<void> {
   const id = replicaWorkflowId(DEMO);
   let last = '';
   while (!signal.aborted) {
@@ -79,7 +81,9 @@ async function follow(client: Client, { say, signal }: DemoOptions): Promise<voi
       last = status.phase;
       say(`${id}: ${status.phase}${status.reason === '' ? '' : ` (${status.reason})`}`);
     }
-    if (last === 'ready' || last === 'failed' || last === 'stopped') return;
+    if (last === 'failed' || last === 'stopped') return;
+    // The commands that are printed next ask the router.
+    if (last === 'ready' && (await routerOffers(routerPort, DEMO_MODEL))) return;
     await new Promise(resolve => setTimeout(resolve, FOLLOW_MS));
   }
 }

@@ -119,7 +119,13 @@ async function run(options: DevOptions, prepared: Prepared, interrupts: Interrup
     if (gpus !== null) {
       say(`All parts are ready after ${elapsed(performance.now() - begun)}: node local has ${gpus} GPUs.`);
       if (options.demo) {
-        demo = runDemo({ address: state.temporal_address, hardware, say, signal: halt.signal });
+        demo = runDemo({
+          address: state.temporal_address,
+          routerPort: ports.router,
+          hardware,
+          say,
+          signal: halt.signal,
+        });
         await Promise.race([demo.settled, interrupts.first, pause(DEMO_FIRST_MS)]);
       }
       if (!interrupts.wasInterrupted()) {
