@@ -89,11 +89,21 @@ export class FleetClient {
   ledger = (): Promise<LedgerState> => this.query(FLEET_ID, 'ledger');
   node = (nodeId: string): Promise<NodeState> => this.query(nodeWorkflowId(nodeId), 'status');
 
+  /**
+   * Asked a second time after a third of the time: a query that meets a workflow's first task, or a worker that has just
+   * died, is sometimes never answered, while the same one a moment later is answered in milliseconds.
+   */
   async query<T>(workflowId: string, type: string, within: number = QUERY_MS): Promise<T> {
-    try {
-      return await this.client.connection.withDeadline(Date.now() + within, () =>
+    const end = Date.now() + within;
+    const ask = (until: number): Promise<T> =>
+      this.client.connection.withDeadline(until, () =>
         this.client.workflow.getHandle(workflowId).query<T>(type),
       );
+    try {
+      return await ask(Date.now() + within / 3).catch(err => {
+        if (err instanceof WorkflowNotFoundError || Date.now() > end) throw err;
+        return ask(end);
+      });
     } catch (err) {
       if (err instanceof WorkflowNotFoundError && workflowId !== FLEET_ID) throw err;
       throw new LlmgwError(

@@ -131,7 +131,8 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
     register(),
     keepHistories(temporal.client, config.temporal.namespace, log),
   ]);
-  await routes.refresh();
+  // Not waited for: a query that meets the ledger's very first task is answered seconds later, and routers ask again.
+  void routes.refresh();
   routes.start();
   const again = setInterval(() => void register().catch(() => undefined), TIMING.instanceRegister);
   const revive = setInterval(
