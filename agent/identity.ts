@@ -26,6 +26,9 @@ export async function lockWorkDir(workDir: string): Promise<{ lock: Lock } | { p
 }
 
 /** Session numbers: max(last + 1, wall clock ms), kept in `<work_dir>/session.json`. */
+/** Sessions are wall clock times: a clock that was set back by more than a year is not expected. */
+const MAX_AHEAD_MS = 366 * 86_400_000;
+
 export class SessionCounter {
   private readonly file: string;
   private last: number;
@@ -53,7 +56,9 @@ export class SessionCounter {
   private read(): number {
     try {
       const stored: unknown = JSON.parse(readText(this.file) ?? '{}').session;
-      return Number.isSafeInteger(stored) ? (stored as number) : 0;
+      // Far above the clock it is no session of ours; taken, it would lock the node out for as long.
+      const sane = Number.isSafeInteger(stored) && (stored as number) < Date.now() + MAX_AHEAD_MS;
+      return sane ? (stored as number) : 0;
     } catch {
       return 0; // cut off by a crash: the wall clock is above it
     }

@@ -68,6 +68,8 @@ export interface NodeActivities {
   await_ready(order: MemberOrder): Promise<ReadyResult>;
   /** SIGTERM, stop_timeout, SIGKILL of the tree, then proof. Throws STOP_INCOMPLETE when the proof can't be had. */
   stop(order: StopOrder): Promise<StopProof>;
+  /** Looks whether the node could start that spec (binary, flags, model, secrets), and touches nothing. */
+  check(order: MemberOrder): Promise<void>;
   /** What the node knows of that engine now. */
   inspect(order: StopOrder): Promise<InspectResult>;
 }

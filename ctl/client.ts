@@ -71,7 +71,8 @@ export async function send(
       `${to.server} answered ${res.status} to ${method} ${path}: is it a control plane of llmgw?`,
     );
   const bad = res.status === 400 || res.status === 422;
-  throw new Fault(`${body.error.message}. ${body.error.hint}`, bad ? 2 : 1);
+  const { message, hint } = body.error;
+  throw new Fault(`${message.replace(/\.+$/, '')}${message.endsWith('?') ? '' : '.'} ${hint}`, bad ? 2 : 1);
 }
 
 function token(file: string): string {

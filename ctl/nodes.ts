@@ -1,14 +1,15 @@
 // `ctl nodes` and `ctl node show`.
 import type { Command } from 'commander';
+import type { EngineReport } from '../contracts/engine.js';
 import type { Inventory } from '../contracts/inventory.js';
 import type { NodeRow } from '../contracts/status.js';
 import { call } from './client.js';
 import { listing, targetOf } from './options.js';
 import { age, table } from './table.js';
 
-interface NodeDetail extends NodeRow {
+interface NodeDetail extends Omit<NodeRow, 'engines'> {
   slots: Record<string, string>;
-  engines: never;
+  engines: EngineReport[];
   inventory: Inventory | null;
   last_heartbeat: string | null;
   journal: { at: string; text: string }[];
@@ -61,7 +62,7 @@ export function nodeCommands(ctl: Command): void {
         const slotOf = new Map(Object.entries(d.slots).map(([slot, uuid]) => [uuid, slot]));
         console.log(
           table(
-            ['SLOT', 'INDEX', 'UUID', 'NAME', 'MIB', 'FREE', 'NOTE'],
+            ['SLOT', 'INDEX', 'UUID', 'NAME', 'MIB', 'FREE MIB', 'HELD BY / NOTE'],
             inv.gpus.map(g => [
               slotOf.get(g.uuid) ?? '-',
               String(g.index),
@@ -69,7 +70,7 @@ export function nodeCommands(ctl: Command): void {
               g.name,
               text(g.memory_total_mib),
               text(g.memory_free_mib),
-              g.reason ?? '',
+              g.reason ?? holderOf(d.engines, g.uuid),
             ]),
           ),
         );
@@ -87,6 +88,12 @@ export function nodeCommands(ctl: Command): void {
       for (const j of d.journal.slice(-15)) console.log(`${j.at}  ${j.text}`);
     },
   );
+}
+
+/** What runs on the GPU: `demo (ready, pid 4711)`. */
+function holderOf(engines: EngineReport[], uuid: string): string {
+  const held = engines.filter(e => e.state !== 'exited' && e.gpus.includes(uuid));
+  return held.map(e => `${e.replica} (${e.state}, pid ${e.pid ?? '-'})`).join(', ');
 }
 
 const text = (n: number | null): string => (n === null ? '-' : String(n));

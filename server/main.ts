@@ -27,6 +27,9 @@ import { installRuntime, startWorkers } from './worker.js';
 /** Whatever hangs while stopping: after this the process is gone, and what it held is elsewhere (Temporal, agents). */
 const STOP_WITHIN_MS = 3_000;
 
+/** Enough for the sentence to be written. */
+const LEAVE_AFTER_MS = 500;
+
 export interface ServerOptions {
   config: string;
   checkConfig?: boolean;
@@ -52,11 +55,21 @@ export async function runServerCommand(options: ServerOptions): Promise<number> 
   process.once('SIGTERM', ask('SIGTERM'));
   process.once('SIGINT', ask('SIGINT'));
   endWithParent(ask('the dev command is gone'));
+  // While stopping, a retry timer of the SDK may still find its channel closed: nothing that matters any more.
+  process.on('uncaughtException', err => {
+    if (stop.signal.aborted) log.debug({ err }, 'while stopping');
+    else {
+      log.fatal({ err }, 'uncaught');
+      process.exit(1);
+    }
+  });
   try {
     await runServer(loaded.config, log, stop.signal);
     return 0;
   } catch (err) {
     if (stop.signal.aborted) return 0;
+    // Connections to Temporal would keep the process alive, and its supervisor believing that it serves.
+    setTimeout(() => process.exit(1), LEAVE_AFTER_MS).unref();
     if (err instanceof TlsFileError) throw new Fault(err.message);
     const code = (err as NodeJS.ErrnoException).code;
     if (code === 'EADDRINUSE' || code === 'EACCES' || code === 'EADDRNOTAVAIL') {

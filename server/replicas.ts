@@ -66,7 +66,9 @@ export class Replicas {
             const status = ask
               ? await this.fleet.query<ReplicaStatus>(replicaWorkflowId(f.name), 'status').catch(() => null)
               : null;
-            return status === null ? describedRow(f) : rowOf(status);
+            if (status !== null) return rowOf(status);
+            const ended = f.status !== 'RUNNING' && Date.now() + QUERY_MS <= end;
+            return describedRow(ended ? { ...f, end: await this.endOf(f.name, f.status) } : f);
           }),
         )),
       );

@@ -66,6 +66,18 @@ export const draining = (queue: string, timeoutMs: number, summary: string) =>
     summary,
   });
 
+/** Before an engine that serves is drained: is the node there, and would it take the next one? An operator waits. */
+export const asking = (node: string, summary: string) =>
+  proxyActivities<NodeActivities>({
+    taskQueue: nodeQueue(node),
+    scheduleToStartTimeout: TIMING.pushTimeout,
+    // A first look at an engine's binary takes seconds.
+    scheduleToCloseTimeout: '60 seconds',
+    heartbeatTimeout: TIMING.activityHeartbeatTimeout,
+    retry: { maximumAttempts: 1 },
+    summary,
+  });
+
 /** For `apply`: the operator waits for the answer. */
 export const planning = (summary: string) =>
   proxyActivities<PlanActivities>({

@@ -12,7 +12,7 @@ import { SIGNALS, signalFault } from '../contracts/signals.js';
 import { canonicalJson, parseReplicaSpec, type ReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
 import { TIMING } from '../contracts/timing.js';
-import { shapeOf } from '../domain/replica/make.js';
+import { order, shapeOf } from '../domain/replica/make.js';
 import {
   initialReplica,
   type ReplicaEffect,
@@ -21,9 +21,9 @@ import {
 } from '../domain/replica/state.js';
 import { replicaStep } from '../domain/replica/step.js';
 import { detailsOf, memoOf, statusOf } from '../domain/replica/view.js';
-import { failure } from './failures.js';
+import { activityFault, failure } from './failures.js';
 import { LedgerOutbox } from './outbox.js';
-import { planning } from './profiles.js';
+import { asking, planning } from './profiles.js';
 import { ReplicaOps } from './replica-ops.js';
 
 export interface ReplicaCarry {
@@ -43,7 +43,10 @@ export const restart = wf.defineUpdate<{ result: 'accepted'; reason: string }, [
 /** `raw`: the spec as given (or, after continue-as-new, resolved in `carry`). */
 export async function replica(raw: unknown, carry?: ReplicaCarry): Promise<ReplicaStatus> {
   const info = wf.workflowInfo();
-  const name = replicaNameOf(info.workflowId) ?? info.workflowId;
+  const name = replicaNameOf(info.workflowId);
+  // Under another id the ledger could not answer it, and nobody would find it.
+  if (name === null)
+    throw failure('SPEC_INVALID', `the workflow id is ${info.workflowId}: start it as replica/<name>`);
   const state = carry?.state ?? initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now());
   const driver = new Driver(state, carry?.outbox ?? []);
   return driver.run(raw, carry === undefined);
@@ -179,7 +182,9 @@ class Driver {
     );
     wf.setHandler(
       restart,
-      () => {
+      async () => {
+        await this.askNode(this.state.spec);
+        this.refuseEnding();
         this.queue.push({ type: 'restart', by: '' });
         return { result: 'accepted' as const, reason: `generation ${this.state.generation + 1} follows` };
       },
@@ -199,6 +204,26 @@ class Driver {
     }
   }
 
+  /**
+   * What serves is not drained for a generation that its node would refuse, or can't be asked about. A replica that has
+   * nothing to lose is not held up.
+   */
+  private async askNode(spec: ReplicaSpec): Promise<void> {
+    const { state } = this;
+    const node = state.grant?.members[0]?.node;
+    if (state.phase !== 'ready' || node === undefined) return;
+    try {
+      await wf.CancellationScope.nonCancellable(() =>
+        asking(node, `would ${node} start the next generation?`).check({ ...order(state), spec }),
+      );
+    } catch (err) {
+      const fault = activityFault(err);
+      if (fault.kind === 'refused') throw failure(fault.code, `${fault.sentence}; the old one serves on`);
+      const why = `${node} does not answer, so its engine can't be replaced; it serves on. Try again when the agent is back`;
+      throw failure('NODE_UNREACHABLE', why);
+    }
+  }
+
   private async onApply(given: unknown): Promise<{ result: 'accepted' | 'unchanged'; reason: string }> {
     const spec = parseOrFail(given, this.state.name);
     if (canonicalJson(spec) === canonicalJson(this.state.spec)) {
@@ -211,6 +236,7 @@ class Driver {
       );
       if (!plan.fits)
         throw failure('DOES_NOT_FIT', `the changed spec does not fit, the old one serves on: ${plan.reason}`);
+      await this.askNode(spec);
       this.refuseEnding();
     }
     this.queue.push({ type: 'apply', spec });

@@ -33,6 +33,7 @@ export interface NodeSupervisor {
     signal: AbortSignal,
   ): Promise<ReadyResult>;
   stop(order: StopOrder): Promise<StopProof>;
+  check(order: MemberOrder): Promise<void>;
   inspect(order: StopOrder): InspectResult;
 }
 
@@ -52,6 +53,7 @@ export function nodeActivities(supervisor: NodeSupervisor, log: NodeLog): NodeAc
       }).catch(givingUp),
     // Cancelling a stop doesn't end it: half a stop proves nothing.
     stop: order => working(log, () => supervisor.stop(order)),
+    check: order => working(log, () => supervisor.check(order)),
     inspect: order => working(log, async () => supervisor.inspect(order)),
   };
 }

@@ -168,10 +168,15 @@ export function explainVllm(input: Input): Explained {
     found === null ||
     (found.rule.weak === true && cause !== null && isException(cause) && !WRAPPERS.test(cause))
   ) {
+    // Killed while it served: the last line of its log is an access line, and explains nothing.
+    const silent =
+      input.wasReady && input.exit?.signal === 'SIGKILL' && !(cause !== null && isException(cause));
     return {
       class: found === null || typeof found.rule.class === 'function' ? 'retry' : found.rule.class,
       code: 'ENGINE_FAILED',
-      sentence: composeSentence(ended, null, cause),
+      sentence: silent
+        ? `${ended}, and its log gives no reason: it was killed from outside (the kernel's log has it if memory ran out)`
+        : composeSentence(ended, null, cause),
     };
   }
   const { rule, line } = found;

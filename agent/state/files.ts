@@ -9,7 +9,7 @@ import {
   renameSync,
   rmSync,
   unlinkSync,
-  writeSync,
+  writeFileSync,
 } from 'node:fs';
 import path from 'node:path';
 import { LlmgwError } from '../../contracts/errors.js';
@@ -36,7 +36,8 @@ export function writeAtomic(file: string, text: string, durable = false): void {
   try {
     const fd = openSync(tmp, 'w', 0o600);
     try {
-      writeSync(fd, text);
+      // Not writeSync: one write(2) may be short on a disk that is nearly full, and half a handle would take the good one's place.
+      writeFileSync(fd, text);
       fsyncSync(fd);
     } finally {
       closeSync(fd);

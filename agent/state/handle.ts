@@ -2,7 +2,7 @@
 // `<work_dir>/engines/<replica>/<fence>-<rank>/`, used for one start ever (INV-6): a fence that has run never runs
 // again. The events that nobody has acknowledged yet lie in the handle too, so that "exited" and "told" are one write.
 import { createHash } from 'node:crypto';
-import { readdirSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
 import type { MemberOrder } from '../../contracts/activities.js';
@@ -103,7 +103,11 @@ export class HandleStore {
   private load(dir: string): void {
     // No handle: the crash was before the first write, so nothing was started from here.
     const text = readText(path.join(dir, 'handle.json'));
-    if (text === null) return;
+    if (text === null) {
+      // A pid is written only after the handle was: somebody has taken the handle away, and an engine may run.
+      if (existsSync(path.join(dir, 'pid'))) this.unreadable.push({ dir, problem: 'handle.json is gone' });
+      return;
+    }
     try {
       const handle = Handle.parse(JSON.parse(text));
       this.handles.set(engineKeyOf(handle), handle);

@@ -55,7 +55,8 @@ export async function hold(
   const ours = new Set(
     ctx.handles
       .all()
-      .filter(h => h.state === 'running')
+      // An engine that has ended may have left children: theirs is ours too, until the stop is proven.
+      .filter(h => h.state !== 'stopped')
       .map(h => ctx.runtimes.of(h).tree),
   );
   const taken = takeBaseline(uuids, gpus, pid => [...ours].some(tree => tree.owns(pid)));

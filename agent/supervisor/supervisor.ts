@@ -223,6 +223,11 @@ export class Supervisor {
     await stopForHost(this.ctx, this.exits);
   }
 
+  /** Throws what a launch of this order would be refused with before it takes anything. */
+  async check(order: MemberOrder): Promise<void> {
+    await check(this.ctx, order);
+  }
+
   inspect(order: StopOrder): InspectResult {
     const h = this.ctx.handles.get(order);
     return {
@@ -263,7 +268,7 @@ export class Supervisor {
 
   /** Whether a pid belongs, or belonged, to one of this node's engines: then it isn't foreign. */
   ownsPid(pid: number): boolean {
-    return this.ctx.handles.all().some(h => h.state === 'running' && this.ctx.runtimes.of(h).tree.owns(pid));
+    return this.ctx.handles.all().some(h => h.state !== 'stopped' && this.ctx.runtimes.of(h).tree.owns(pid));
   }
 
   /** Events that nobody has acknowledged, oldest first. */

@@ -22,7 +22,7 @@ export function statusOf(s: ReplicaState, now: number): ReplicaStatus {
     members: s.members,
     endpoint: s.phase === 'ready' ? s.endpoint : null,
     placement: { why: s.grant?.why ?? null },
-    restarts: { in_window: counted, left: Math.max(0, s.spec.restart.max_failures - counted) },
+    restarts: { in_window: counted, left: Math.max(0, s.spec.restart.max_failures - 1 - counted) },
     last_failure:
       s.last_failure === null
         ? null

@@ -3,6 +3,7 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import Fastify, { type FastifyError, type FastifyInstance, type FastifyRequest } from 'fastify';
 import { ERRORS, errorBody, isErrorCode, LlmgwError } from '../../contracts/errors.js';
+import { isLoopbackHost } from '../../lib/address.js';
 import type { Logger } from '../../lib/log.js';
 import type { FleetClient } from '../fleet.js';
 import type { Replicas } from '../replicas.js';
@@ -43,6 +44,7 @@ export function httpApp(deps: HttpDeps): FastifyInstance {
     void reply.status(404).send(errorBody('BAD_REQUEST', `there is no ${request.method} ${request.url}`));
   });
   if (deps.tokensFile !== null) guard(app, deps.tokensFile);
+  else refuseOtherSites(app);
   app.get('/healthz', async () => ({ ok: true }));
   app.get('/readyz', async (_request, reply) => {
     const ok = deps.ready();
@@ -86,6 +88,31 @@ function guard(app: FastifyInstance, file: string): void {
         'UNAUTHENTICATED',
         given === undefined ? 'no bearer token was given' : 'the token is not known',
       );
+  });
+}
+
+/**
+ * Without tokens only this machine's programs may ask. A browser on it runs other people's pages: they show by their
+ * Origin, and by a Host that is not loopback when a name was pointed here (DNS rebinding).
+ */
+function refuseOtherSites(app: FastifyInstance): void {
+  const isLocal = (url: string): boolean => {
+    try {
+      return isLoopbackHost(new URL(url).hostname.replace(/^\[|\]$/g, ''));
+    } catch {
+      return false;
+    }
+  };
+  app.addHook('onRequest', async (request: FastifyRequest) => {
+    const { host, origin } = request.headers;
+    const local =
+      (host === undefined || isLocal(`http://${host}`)) && (origin === undefined || isLocal(origin));
+    if (!local) {
+      throw new LlmgwError(
+        'UNAUTHENTICATED',
+        'without tokens_file only this machine itself may ask, and no page of another site',
+      );
+    }
   });
 }
 

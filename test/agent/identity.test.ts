@@ -21,6 +21,12 @@ test('a session number jumps above what the control plane has seen, and stays th
   expect(new SessionCounter(dir, silentLogger()).next()).toBe(seen + 2);
 });
 
+test('a session number far above the clock is not believed: it would lock the node out for as long', () => {
+  const dir = tempDir();
+  writeFileSync(join(dir, 'session.json'), JSON.stringify({ session: Number.MAX_SAFE_INTEGER - 1 }));
+  expect(new SessionCounter(dir, silentLogger()).next()).toBeLessThan(Date.now() + 60_000);
+});
+
 test('a session file that was cut off or is gone costs nothing: the clock is above it', () => {
   const dir = tempDir();
   const before = Date.now();

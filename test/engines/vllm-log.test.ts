@@ -93,7 +93,9 @@ describe('why an engine that served ended', () => {
     ];
     const explained = explain(lines, killed);
     expect(explained.class).toBe('retry');
-    expect(explained.sentence).toBe('vLLM was ended by SIGKILL after it had served. Its log says: bye');
+    expect(explained.sentence).toMatch(
+      /^vLLM was ended by SIGKILL after it had served, and its log gives no reason/,
+    );
   });
 
   it('retries memory trouble of a model that had fitted', () => {

@@ -18,6 +18,7 @@ function supervisor(change: Partial<NodeSupervisor>): NodeSupervisor {
     launch: pending,
     awaitReady: pending,
     stop: pending,
+    check: pending,
     inspect: () => ({ known: false, alive: false, pid: null, highest_fence: null }),
     ...change,
   };

@@ -313,7 +313,7 @@ describe('fences', () => {
     expect(await codeOf(s.launch(orderFor(replica, { fence: 1_500 })))).toBe('STALE_FENCE');
   });
 
-  it('ends what still runs of an older fence without a handle, and proves that', async () => {
+  it('starts nothing beside an engine whose handle is gone, ends it when ordered, and proves that', async () => {
     const node = makeNode();
     const replica = uniqueName();
     const old = orderFor(replica, { fence: 1_500, slots: [1] });
@@ -322,9 +322,11 @@ describe('fences', () => {
     first.close();
     rmSync(handleFile(node, old));
     const s = await node.supervisor();
-    const { pid: newer } = await s.launch(orderFor(replica, { fence: 2_000 }));
+    // Whose GPUs it holds, nobody knows any more: nothing starts beside it (INV-1).
+    expect(await codeOf(s.launch(orderFor(replica, { fence: 1_900 })))).toBe('GPU_HELD');
     expect(await s.stop(stopOf(old))).toMatchObject({ proof: 'processes', leaked: [] });
     expect(readStat(pid)?.state ?? 'Z').toBe('Z');
+    const { pid: newer } = await s.launch(orderFor(replica, { fence: 2_000 }));
     expect(s.inspect({ replica, fence: 2_000, rank: 0, reason: '' })).toMatchObject({
       alive: true,
       pid: newer,

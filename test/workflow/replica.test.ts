@@ -206,7 +206,7 @@ describe('a replica whose engine fails', () => {
       restart: { max_failures: 2, backoff_base: '300ms' },
     });
     const backingOff = await replica.reaches('backing_off');
-    expect(backingOff).toMatchObject({ generation: 1, restarts: { in_window: 1, left: 1 } });
+    expect(backingOff).toMatchObject({ generation: 1, restarts: { in_window: 1, left: 0 } });
     expect(backingOff.reason).toContain('CUDA out of memory');
     const ended = await replica.ended();
     expect(ended).toMatchObject({ status: 'FAILED', type: 'REPLICA_FAILED' });
@@ -348,6 +348,17 @@ describe('an update of a serving replica', () => {
     expect(no.message).toContain('the old one serves on');
     expect(await replica.status()).toMatchObject({ phase: 'ready', fence });
     expect(await replica.route()).toMatchObject({ fence, state: 'ready' });
+    expect(node.countOf('stop')).toBe(0);
+  });
+
+  it('apply with one that its node would refuse is refused, and the old one serves on', async () => {
+    const { node, replica, fence } = await serving('typo');
+    node.refuseCheck = { code: 'MODEL_MISSING', sentence: 'no /models/none on the node' };
+    const no = await refusal(replica.apply(spec(node.id, { model: '/models/none' })));
+    expect(no).toMatchObject({ type: 'MODEL_MISSING' });
+    expect(no.message).toContain('the old one serves on');
+    expect(await refusal(replica.restart())).toMatchObject({ type: 'MODEL_MISSING' });
+    expect(await replica.status()).toMatchObject({ phase: 'ready', generation: 1, fence });
     expect(node.countOf('stop')).toBe(0);
   });
 

@@ -137,6 +137,9 @@ export class SimNode {
     return this.installation.fleet.engineEvent(this.id, exitEvent(replica, fence, failure, seq));
   }
 
+  /** What a look at a spec is refused with, before anything is drained for it. */
+  refuseCheck: { code: ErrorCode; sentence: string } | null = null;
+
   countOf(activity: Steered): number {
     return this.calls.filter(c => c.activity === activity).length;
   }
@@ -165,6 +168,12 @@ export class SimNode {
       prepare: unused,
       spawn: unused,
       inspect: unused,
+      check: async () => {
+        if (this.refuseCheck !== null) {
+          const { code, sentence } = this.refuseCheck;
+          throw ApplicationFailure.create({ type: code, message: sentence, nonRetryable: true });
+        }
+      },
     };
   }
 
