@@ -1,4 +1,4 @@
-// /v1/nodes: what the ledger has, with what the stream heard a moment ago.
+// /v1/nodes: what the ledger has; of one node also what the stream heard a moment ago.
 import { WorkflowNotFoundError } from '@temporalio/client';
 import type { FastifyPluginAsync } from 'fastify';
 import { LlmgwError } from '../../contracts/errors.js';
@@ -6,15 +6,7 @@ import type { HttpDeps } from './app.js';
 
 export function nodeRoutes({ fleet, hub }: HttpDeps): FastifyPluginAsync {
   return async app => {
-    app.get('/v1/nodes', async () => {
-      const rows = await fleet.nodes();
-      return rows.map(row => {
-        const live = hub.node(row.node_id);
-        return live === null
-          ? row
-          : { ...row, engines: live.engines.filter(e => e.state !== 'exited').length };
-      });
-    });
+    app.get('/v1/nodes', () => fleet.nodes());
 
     app.get<{ Params: { id: string } }>('/v1/nodes/:id', async request => {
       const { id } = request.params;

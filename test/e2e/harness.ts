@@ -175,6 +175,8 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
         `replica/${name} to be ${phase}${generation === undefined ? '' : ` in generation ${generation}`}`,
         async () => {
           last = await installation.status(name);
+          // What Temporal says of a workflow whose worker has just died is no status of its own.
+          if ((last as { source?: string } | null)?.source === 'describe') return null;
           const right = generation === undefined || last?.generation === generation;
           return last?.phase === phase && right ? last : null;
         },
