@@ -68,7 +68,7 @@ async function runInit(io: CertIo, flags: { dir: string; force?: boolean }): Pro
   const written = await initCa(flags.dir, { force: flags.force });
   io.out(`${written.map(path => `wrote ${path}`).join('\n')}
 Next: llmgw ctl cert issue-server NAME --dir ${flags.dir} --hosts HOST
-Keep ca-key.pem and engine-master.key here: whoever has them can speak for any node.
+Keep ca-key.pem here: whoever has it can speak for any node. engine-master.key goes to the routers alone, proxy-token.key to the control planes' secrets_dir.
 `);
 }
 

@@ -1,5 +1,6 @@
-// Nodes that are left out of the next placement. What is missing on a node (model, engine, flag, secret) stays missing
-// until the spec changes; everything else (a node that didn't take the order, a GPU in use, a fault) passes, so it is
+// Nodes that are left out of the next placement. What is missing on a node (model, engine, flag, secret) for a spec that
+// never served stays missing until the spec changes; for one that has served, it may be a file system that is away for a
+// moment. That and everything else (a node that didn't take the order, a GPU in use, a fault) passes, so it is
 // left out for a while only: a replica never fails or waits for ever because of a bad moment.
 import type { Excluded } from '../../contracts/messages.js';
 
@@ -19,10 +20,12 @@ export function excluding(
   node: string,
   code: string,
   reason: string,
+  everReady: boolean,
   now: number,
 ): Excluded[] {
   const times = (list.find(e => e.node === node)?.times ?? 0) + 1;
-  const until = FOR_GOOD.has(code) ? null : now + Math.min(LONGEST_MS, FIRST_MS * 2 ** (times - 1));
+  const until =
+    FOR_GOOD.has(code) && !everReady ? null : now + Math.min(LONGEST_MS, FIRST_MS * 2 ** (times - 1));
   return [...list.filter(e => e.node !== node), { node, reason, until, times }];
 }
 

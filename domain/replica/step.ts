@@ -156,7 +156,8 @@ function onLaunchFailed(
   if (ev.fence !== s.fence || s.phase !== 'placing') return [];
   const at = node(s);
   const elsewhere = make.LAUNCH_ELSEWHERE.has(ev.code);
-  if (elsewhere || !ev.delivered) s.exclude = excluding(s.exclude, at, ev.code, ev.sentence, now);
+  if (elsewhere || !ev.delivered)
+    s.exclude = excluding(s.exclude, at, ev.code, ev.sentence, s.ever_ready, now);
   if (!ev.delivered) {
     // No attempt reached the node: nothing runs there, so nothing has to be proven (INV-2) and the next node is free.
     log(s, now, `${at} did not take the order: ${ev.sentence}`);
@@ -228,7 +229,7 @@ function fail(
   s.failures = decision.failures;
   s.port_conflict_spared = decision.portConflictSpared;
   if (failure.class === 'node_fault') {
-    s.exclude = excluding(s.exclude, node(s), failure.code, failure.sentence, now);
+    s.exclude = excluding(s.exclude, node(s), failure.code, failure.sentence, s.ever_ready, now);
   }
   return stop(s, now, decision.after, failure.sentence);
 }

@@ -276,6 +276,22 @@ describe('a replica', () => {
     expect(b.state.outcome).toMatchObject({ kind: 'failed', code: 'DOES_NOT_FIT' });
   });
 
+  it('tries a node again whose model is gone when the replica had served: a file system may be away for a moment', () => {
+    const b = new Bench().ready().exit().stopped().grant();
+    b.send({
+      type: 'launch_failed',
+      fence: b.fences,
+      code: 'MODEL_MISSING',
+      sentence: 'no /models/x on n1',
+      delivered: true,
+    });
+    b.stopped();
+    expect(b.state.phase).toBe('pending');
+    expect(b.last).toMatchObject(
+      expect.arrayContaining([{ do: 'timer', id: 'exclusion', ms: expect.any(Number) }]),
+    );
+  });
+
   it('takes another node when the order never reached the first: nothing has to be proven there', () => {
     const b = new Bench().grant();
     b.send({
