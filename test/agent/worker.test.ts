@@ -1,6 +1,5 @@
 // The node's worker against a real Temporal server, through the real endpoint and proxy.
 import { copyFileSync, existsSync } from 'node:fs';
-import net from 'node:net';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -13,6 +12,7 @@ import { issueClient } from '../../lib/pki/issue.js';
 import type { TlsPaths } from '../../lib/tls/load.js';
 import { startAgentEndpoint } from '../../server/stream/endpoint.js';
 import { temporalProxyService } from '../../server/temporal-proxy/service.js';
+import { reservedPort } from '../fakes/ports.js';
 import { type LogLine, makePki, recordingLog, until } from '../stream/support.js';
 
 const NODE = 'gpu-a-01';
@@ -61,14 +61,6 @@ function startWorker(port: number, tls: TlsPaths | null, more: Partial<NodeWorke
   return { worker, conditions, lines, calls, stop };
 }
 
-async function freePort(): Promise<number> {
-  const server = net.createServer();
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as net.AddressInfo;
-  await new Promise(resolve => server.close(resolve));
-  return port;
-}
-
 let refused: Run;
 
 beforeAll(async () => {
@@ -76,7 +68,7 @@ beforeAll(async () => {
   if (!existsSync(binary))
     throw new Error(`${binary} is missing: set LLMGW_TEMPORAL_BIN to a temporal binary.`);
   // First of all, because the worker installs the SDK's runtime, and a process has one.
-  refused = startWorker(await freePort(), null);
+  refused = startWorker(await reservedPort(), null);
   refused.worker.use('default');
   await until(
     () => refused.lines.filter(l => l.msg.startsWith('the Temporal worker does not run')).length >= 2,

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import http from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Endpoint, RouterReport, RouteTable } from '../../contracts/routes.js';
+import { reservedPort } from './ports.js';
 
 export class FakeControlPlane {
   table: RouteTable = { version: 1, endpoints: [] };
@@ -19,7 +20,7 @@ export class FakeControlPlane {
 
   static async start(port = 0): Promise<FakeControlPlane> {
     const server = http.createServer();
-    server.listen(port, '127.0.0.1');
+    server.listen(port || (await reservedPort()), '127.0.0.1');
     await once(server, 'listening');
     const plane = new FakeControlPlane(server, (server.address() as AddressInfo).port);
     server.on('request', (req, res) => plane.handle(req, res));

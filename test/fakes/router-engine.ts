@@ -3,6 +3,7 @@
 import { once } from 'node:events';
 import http from 'node:http';
 import net, { type AddressInfo } from 'node:net';
+import { reservedPort } from './ports.js';
 
 export interface Seen {
   method: string;
@@ -46,10 +47,10 @@ export class FakeEngine {
     readonly port: number,
   ) {}
 
-  /** Port 0: a free one. */
+  /** Port 0: a free one, which stays free when this engine ends. */
   static async start(port = 0): Promise<FakeEngine> {
     const server = http.createServer();
-    server.listen(port, '127.0.0.1');
+    server.listen(port || (await reservedPort()), '127.0.0.1');
     await once(server, 'listening');
     const engine = new FakeEngine(server, (server.address() as AddressInfo).port);
     server.on('request', (req, res) => void engine.handle(req, res));
@@ -108,7 +109,7 @@ export class RawEngine {
     respond: (socket: net.Socket, request: string, count: number) => void,
   ): Promise<RawEngine> {
     const server = net.createServer();
-    server.listen(0, '127.0.0.1');
+    server.listen(await reservedPort(), '127.0.0.1');
     await once(server, 'listening');
     const engine = new RawEngine(server, (server.address() as AddressInfo).port);
     server.on('connection', socket => {

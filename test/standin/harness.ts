@@ -1,8 +1,8 @@
 // Starts the stand-in as its users do: as a process, by its program.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
+import { reservedPort } from '../fakes/ports.js';
 
 export const STANDIN = fileURLToPath(new URL('../../bin/llmgw-standin-vllm.mjs', import.meta.url));
 
@@ -22,7 +22,7 @@ export async function start(
   knobs: Record<string, string | number> = {},
   { args = [], env = {} }: { args?: string[]; env?: Record<string, string> } = {},
 ): Promise<StandIn> {
-  const port = await freePort();
+  const port = await reservedPort();
   const named = Object.entries(knobs).map(([name, value]) => [`LLMGW_STANDIN_${name}`, String(value)]);
   const command = ['serve', 'Qwen/Qwen3-8B', '--served-model-name', 'qwen3-8b', 'alias'];
   const child = spawn(STANDIN, [...command, '--host', '127.0.0.1', '--port', String(port), ...args], {
@@ -64,15 +64,6 @@ export const alive = (pid: number): boolean => {
     return false;
   }
 };
-
-export async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, 'close');
-  return port;
-}
 
 export const chat = (engine: StandIn, body: object, init: RequestInit = {}): Promise<Response> =>
   fetch(`${engine.url}/v1/chat/completions`, {
