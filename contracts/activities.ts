@@ -2,7 +2,7 @@
 // once: it is keyed by (replica, fence, rank) and the agent keeps the highest fence on disk (INV-6).
 // Inputs are tolerant (unknown fields ignored, none ever removed).
 import type { EnginePorts, FailureDigest, StopProof } from './engine.js';
-import type { Shape } from './messages.js';
+import type { Shape, Survey } from './messages.js';
 import type { ReplicaSpec } from './spec.js';
 
 export interface MemberOrder {
@@ -27,6 +27,12 @@ export interface Prepared {
   key_id: string | null;
   /** stop_timeout and gpu_release_timeout of the node together, ms: bounds how long a stop is waited for. */
   stop_ms?: number;
+}
+
+/** Takes over an engine that lives: one of this replica and fence (a lost run's), or a process that an operator names. */
+export interface AdoptOrder extends MemberOrder {
+  /** An operator's: the pid and the port that it serves at. null: only an engine of this very fence with this spec. */
+  process: { pid: number; port: number } | null;
 }
 
 export interface Spawned {
@@ -64,6 +70,13 @@ export interface NodeActivities {
   spawn(order: MemberOrder): Promise<Spawned>;
   /** prepare and spawn in one, for a single member: the short way to (re)start. */
   launch(order: MemberOrder): Promise<Prepared & Spawned>;
+  /** Whose a process is and which of the node's GPUs it has. Throws ADOPT_REFUSED with why it can't be taken. */
+  look(process: { pid: number; port: number }): Promise<LookedAt>;
+  /**
+   * The engine goes on as it is under this order. Throws ENGINE_UNKNOWN when there is none (ended, being stopped, never
+   * here), FENCE_CONFLICT when it runs another spec, ADOPT_REFUSED with why a named process can't be taken.
+   */
+  adopt(order: AdoptOrder): Promise<Prepared & Spawned>;
   /** Ends when the engine serves or has failed. */
   await_ready(order: MemberOrder): Promise<ReadyResult>;
   /** SIGTERM, stop_timeout, SIGKILL of the tree, then proof. Throws STOP_INCOMPLETE when the proof can't be had. */
@@ -72,6 +85,13 @@ export interface NodeActivities {
   check(order: MemberOrder): Promise<void>;
   /** What the node knows of that engine now. */
   inspect(order: StopOrder): Promise<InspectResult>;
+}
+
+export interface LookedAt {
+  /** Slots of the GPUs that the process and its children have; empty where the node has no process lists. */
+  slots: number[];
+  /** An engine of llmgw's own; null: started by somebody else. */
+  engine: { replica: string; fence: number } | null;
 }
 
 export interface InspectResult {
@@ -99,8 +119,26 @@ export interface ControlActivities {
   }): Promise<{ drained: boolean; outstanding: number }>;
 }
 
+/** What a control plane instance saw of a node whose stream is silent. */
+export interface SilentVerdict {
+  /** serving: an engine of it answers. dark: nothing did, over a whole period in which this instance heard others. */
+  verdict: 'serving' | 'dark' | 'unchanged';
+  evidence: string;
+}
+
 /** Activities of any control plane instance (queue `llmgw`). */
 export interface PlanActivities {
+  /** Open runs of replicas and nodes, by visibility. */
+  survey(): Promise<Survey>;
+  /**
+   * Watches the data plane of a silent node, from routers' reports and by connecting to its endpoints, and ends when what
+   * is `believed` is no longer true, or after `for_ms` with `unchanged`.
+   */
+  watch_silent(input: {
+    node_id: string;
+    believed: 'silent' | 'unsupervised' | 'lost';
+    for_ms: number;
+  }): Promise<SilentVerdict>;
   /** The same placement as the ledger's, on a snapshot of it; the replica's own GPUs count as free. */
   plan(input: { replica: string | null; shape: Shape }): Promise<{ fits: boolean; reason: string }>;
 }

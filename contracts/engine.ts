@@ -49,6 +49,17 @@ export type StopProof = z.infer<typeof StopProof>;
 export const EnginePorts = z.record(z.string(), z.number().int());
 export type EnginePorts = z.infer<typeof EnginePorts>;
 
+/** What an engine offers to routers: enough to route it although nobody has claimed it (INV-5). */
+export const Serves = z.object({
+  model: z.string(),
+  aliases: z.array(z.string()),
+  url: z.string(),
+  key_id: z.string().nullable(),
+  /** Hash of the spec that it was started with. */
+  revision: z.string().nullable(),
+});
+export type Serves = z.infer<typeof Serves>;
+
 /** An engine as Hello and heartbeats report it. */
 export const EngineReport = z.object({
   replica: z.string(),
@@ -60,6 +71,8 @@ export const EngineReport = z.object({
   gpus: z.array(z.string()),
   ports: EnginePorts,
   stage: z.string().nullable(),
+  /** null: an agent that doesn't tell, or an engine whose order it doesn't have. */
+  serves: Serves.nullable().optional(),
 });
 export type EngineReport = z.infer<typeof EngineReport>;
 

@@ -89,10 +89,25 @@ export const ERRORS = {
     http: 409,
     hint: 'The sentence has the line of the engine log that explains it.',
   },
+  ENGINE_HUNG: {
+    retryable: true,
+    http: 409,
+    hint: 'It is stopped and started again; look at its evidence, at the GPUs, and for a stuck collective (NCCL).',
+  },
   ENGINE_UNKNOWN: {
     retryable: false,
     http: 404,
     hint: 'The node has no such engine; it was never started there or is already cleared.',
+  },
+  ADOPT_REFUSED: {
+    retryable: false,
+    http: 409,
+    hint: 'Name a running process of the node, the port that it listens on, and a spec that fits it.',
+  },
+  NODE_IN_USE: {
+    retryable: false,
+    http: 409,
+    hint: 'The node is there: drain it, or stop its agent, before it is forgotten.',
   },
   STOP_INCOMPLETE: {
     retryable: true,

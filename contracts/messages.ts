@@ -1,7 +1,8 @@
 // Signals between workflows, and from the control plane into them. Ledger traffic is signals both ways: keyed,
 // acknowledged, idempotent (one workflow takes about 10 updates in flight, but thousands of signals). Readers ignore
 // unknown fields; none is ever removed.
-import type { EngineEvent, EngineReport, StopProof } from './engine.js';
+import { z } from 'zod';
+import type { EngineEvent, EngineReport, Serves, StopProof } from './engine.js';
 import type { Inventory } from './inventory.js';
 import type { Endpoint } from './routes.js';
 import type { ReplicaSpec } from './spec.js';
@@ -36,13 +37,25 @@ export interface ReserveMsg {
   kind: 'reserve';
   key: string;
   replica: string;
+  /** The run that sends it, and the one that it continues: a run that continues nothing known was reset. */
   run_id: string;
+  continued_run_id: string | null;
   first_run_id: string;
   shape: Shape;
   exclude: Excluded[];
   /** Placed there again if it still fits: its page cache holds the weights. */
   prefer: string | null;
+  /** A process that is adopted has these GPUs already: these or none. */
+  adopt: { node: string; slots: number[] } | null;
 }
+
+/** Second argument of a `replica` that adopts a process that llmgw didn't start (`ctl replica adopt`). */
+export const AdoptRequest = z.object({
+  node: z.string().min(1),
+  pid: z.number().int().min(2),
+  port: z.number().int().min(1).max(65_535),
+});
+export type AdoptRequest = z.infer<typeof AdoptRequest>;
 
 export interface ReleaseMsg {
   kind: 'release';
@@ -73,17 +86,56 @@ export interface EndpointMsg {
   answer: boolean;
 }
 
-export type LedgerMsg = ReserveMsg | ReleaseMsg | RenewMsg | EndpointMsg;
+/** What a replica believes that it holds: told at the start of each later run, and when the ledger asks (rebuilt, reset). */
+export interface AssertMsg {
+  kind: 'assert';
+  key: string;
+  replica: string;
+  run_id: string;
+  continued_run_id: string | null;
+  first_run_id: string;
+  /** null: it holds nothing. */
+  fence: number | null;
+  members: GrantMember[];
+  why: string;
+  /** As it was last published; null: not in the table. */
+  endpoint: Endpoint | null;
+}
+
+export type LedgerMsg = ReserveMsg | ReleaseMsg | RenewMsg | EndpointMsg | AssertMsg;
 
 /** Ledger → replica. Every LedgerMsg is answered by one of these with its key. */
 export type LedgerReply =
   | { kind: 'granted'; key: string; fence: number; members: GrantMember[]; why: string }
   /** `hopeless`: no node that isn't excluded could host it even if it were empty. */
   | { kind: 'waiting'; key: string; reason: string; hopeless: boolean }
-  /** An earlier run of this replica (terminated, or cancelled without proof) left an engine: stop it, release, ask again. */
+  /** An engine of this replica that this run doesn't know of (of a run that was terminated or reset): claim it or stop it. */
   | { kind: 'stale'; key: string; fence: number; members: GrantMember[] }
+  /** The ledger has lost or doubts what this replica holds: say it (AssertMsg), and ask again for what is waited for. */
+  | { kind: 'assert'; key: string }
+  /** Of the node of a member of `fence`; see NodeNews. */
+  | { kind: 'node'; key: string; node: string; fence: number; news: NodeNews; at: number; reason: string }
   /** `queues`: of the control plane instances that are alive. */
   | { kind: 'ack'; key: string; version: number; queues: string[] };
+
+/**
+ * - lost: on_node_loss.replace_after counts from `at`
+ * - back: it is heard again, or the brake holds: nothing is replaced
+ * - forgotten: the operator's word is the proof of stop; the hold has ended
+ * - missing: it is connected and has no such engine, and no end of it to tell
+ */
+export type NodeNews = 'lost' | 'back' | 'forgotten' | 'missing';
+
+/** An engine that lives on a node, as its last hello told. */
+export interface RunningEngine {
+  replica: string;
+  fence: number;
+  rank: number;
+  slots: number[];
+  state: EngineReport['state'];
+  pid: number | null;
+  serves: Serves | null;
+}
 
 /** What placement knows of a node. Equal nodes share a profile by content. */
 export interface NodeFacts {
@@ -110,6 +162,37 @@ export interface NodeFacts {
   foreign: number;
   unproven: boolean;
   conditions: { code: string; message: string }[];
+  /** Workflow time of the last hello, ms; 0: none yet. A rebuilt ledger grants nothing on a node that said none since. */
+  hello_at: number;
+  boot_id: string | null;
+  /** Engines of the last hello. The ledger reconciles them once and doesn't keep them (INV-11). */
+  running: RunningEngine[];
+}
+
+/** What Temporal says of the latest run of a replica's id that holds something and isn't open (INV-5: positive knowledge). */
+export interface ClosedMsg {
+  /** One sweep: judged as one, so that a sweep which would stop too much stops nothing. */
+  closed: { replica: string; first_run_id: string; status: string; closed_at: number }[];
+}
+
+/** Open runs, by visibility: what a ledger that begins anew must hear of before it grants. */
+export interface Survey {
+  /** `node`: the memo's, where its members are; null: it holds nothing yet. */
+  replicas: { name: string; run_id: string; node: string | null }[];
+  nodes: string[];
+}
+
+/** Answer of `fleet`'s query `holders`: what the janitor compares with the open runs. */
+export interface Holders {
+  /** First run id of the ledger's chain: another one is another ledger, which must be told everything. */
+  epoch: string;
+  run_id: string;
+  continued_run_id: string | null;
+  rebuilding: string | null;
+  instances: string[];
+  nodes: string[];
+  engines: number;
+  grants: { replica: string; fence: number; run_id: string; first_run_id: string; nodes: string[] }[];
 }
 
 export interface InstanceMsg {
@@ -117,6 +200,8 @@ export interface InstanceMsg {
   queue: string;
   peer_addr: string | null;
   version: string;
+  /** Of its server.yaml's liveness: the latest word of any instance counts. */
+  brake?: { share: number; min: number };
 }
 
 export interface UnclaimedMsg {
@@ -137,10 +222,17 @@ export interface NodeHello {
   proven: boolean;
   clock_offset_ms: number;
   heartbeat_interval_ms: number;
+  /** liveness.missed_heartbeats of the instance. */
+  missed_heartbeats?: number;
   /** False: its protocol is older than what this control plane serves. Engines are kept, nothing new is placed. */
   compatible?: boolean;
   inventory: Inventory;
   engines: EngineReport[];
+}
+
+/** Control plane → node/<id>: the operator says that the machine is gone. */
+export interface NodeForget {
+  by: string;
 }
 
 export interface NodeGone {
@@ -160,11 +252,21 @@ export interface NodeInventory {
   inventory: Inventory;
 }
 
+/** Who held a node before its present session. */
+export interface NodeHolder {
+  session: number;
+  instance: string;
+  peer_addr: string | null;
+  boot_id: string | null;
+}
+
 /** Answer of node/<id>'s query `welcome`. */
 export interface WelcomeInfo {
   highest_session: number;
   /** Slot → UUID, append-only. */
   slots: Record<string, string>;
+  /** The session that the present one took over from: its instance may not know yet that it is over. */
+  previous?: NodeHolder | null;
 }
 
 /** Control plane → replica/<name>, on a change of stage, at most one in TIMING.progressSignal. */

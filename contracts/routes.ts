@@ -21,6 +21,15 @@ export type Endpoint = z.infer<typeof Endpoint>;
 export const RouteTable = z.object({ version: z.number().int(), endpoints: z.array(Endpoint) });
 export type RouteTable = z.infer<typeof RouteTable>;
 
+/** Answer of `fleet`'s query `routes`. While the ledger is rebuilt its table is empty and means nothing. */
+export interface LedgerRoutes extends RouteTable {
+  /** First run id of the ledger's chain. */
+  epoch: string;
+  run_id: string;
+  continued_run_id: string | null;
+  rebuilding: boolean;
+}
+
 /** POST /v1/routers/<id>, every 2 s. */
 export const RouterReport = z.object({
   version: z.number().int(),

@@ -2,7 +2,7 @@
 // the shape is dropped with a note, or it would throw in the workflow task, be retried for ever and jam the entity.
 // Tolerant: fields that are not known pass.
 import { z } from 'zod';
-import { EngineEvent, StopProof } from './engine.js';
+import { EngineEvent, Serves, StopProof } from './engine.js';
 import { Inventory } from './inventory.js';
 import { Endpoint } from './routes.js';
 
@@ -30,12 +30,15 @@ const Want = {
   key: name,
   replica: name,
   run_id: name,
+  continued_run_id: z.string().nullable(),
   first_run_id: name,
   shape: Shape,
   exclude: z.array(z.looseObject({ node: name, reason: text, until: z.number().nullable(), times: int })),
   prefer: z.string().nullable(),
+  adopt: z.looseObject({ node: name, slots: z.array(int.min(0)) }).nullable(),
 };
 const Proven = z.array(z.looseObject({ node: name, proof: StopProof.loose().nullable() }));
+const Slots = z.array(z.looseObject({ node: name, rank: int, slots: z.array(int.min(0)) }));
 const Members = z.array(z.looseObject({ node: name, rank: int, slots: z.array(int.min(0)) })).min(1);
 
 /** By workflow type, then by signal name. */
@@ -83,8 +86,45 @@ export const SIGNALS = {
       foreign: mask,
       unproven: z.boolean(),
       conditions: z.array(z.looseObject({ code: z.string(), message: z.string() })),
+      hello_at: z.number(),
+      boot_id: z.string().nullable(),
+      running: z.array(
+        z.looseObject({
+          replica: name,
+          fence: int,
+          rank: int,
+          slots: z.array(int.min(0)),
+          state: z.string(),
+          pid: int.nullable(),
+          serves: Serves.loose().nullable(),
+        }),
+      ),
     }),
-    instance: z.looseObject({ instance: name, queue: name, peer_addr: z.string().nullable(), version: text }),
+    assert: z.looseObject({
+      kind: z.literal('assert'),
+      key: name,
+      replica: name,
+      run_id: name,
+      continued_run_id: z.string().nullable(),
+      first_run_id: name,
+      fence: int.nullable(),
+      members: Slots,
+      why: z.string(),
+      endpoint: Endpoint.loose().nullable(),
+    }),
+    closed: z.looseObject({
+      closed: z.array(
+        z.looseObject({ replica: name, first_run_id: name, status: name, closed_at: z.number() }),
+      ),
+    }),
+    rebuild: z.looseObject({ why: text }),
+    instance: z.looseObject({
+      instance: name,
+      queue: name,
+      peer_addr: z.string().nullable(),
+      version: text,
+      brake: z.looseObject({ share: z.number().gt(0).lte(1), min: int.min(1) }).optional(),
+    }),
     unclaimed: z.looseObject({ event: EngineEvent.loose(), why: text }),
   },
   node: {
@@ -98,11 +138,14 @@ export const SIGNALS = {
       capabilities: z.array(z.string()),
       proven: z.boolean(),
       heartbeat_interval_ms: z.number().positive(),
+      missed_heartbeats: int.min(1).optional(),
       inventory: Inventory.loose(),
       engines: z.array(z.looseObject({ replica: name, fence: int, rank: int })),
     }),
     gone: z.looseObject({ session: z.number(), reason: text }),
     digest: z.looseObject({ session: z.number() }),
+    forget: z.looseObject({ by: text }),
+    report: z.looseObject({}),
     inventory: z.looseObject({ session: z.number(), inventory: Inventory.loose() }),
   },
   replica: {
@@ -110,6 +153,16 @@ export const SIGNALS = {
       z.looseObject({ kind: z.literal('granted'), key: name, fence: int, members: Members, why: text }),
       z.looseObject({ kind: z.literal('waiting'), key: name, reason: z.string(), hopeless: z.boolean() }),
       z.looseObject({ kind: z.literal('stale'), key: name, fence: int, members: Members }),
+      z.looseObject({ kind: z.literal('assert'), key: z.string() }),
+      z.looseObject({
+        kind: z.literal('node'),
+        key: z.string(),
+        node: name,
+        fence: int,
+        news: z.enum(['lost', 'back', 'forgotten', 'missing']),
+        at: z.number(),
+        reason: z.string(),
+      }),
       z.looseObject({ kind: z.literal('ack'), key: name, version: z.number(), queues: z.array(z.string()) }),
     ]),
     engine_event: EngineEvent.loose(),

@@ -76,3 +76,30 @@ export interface NodeRow {
   agent_version: string;
   conditions: { code: string; message: string }[];
 }
+
+/** An engine that runs without a workflow: kept, routed, adoptable (INV-5). */
+export interface UnclaimedEngine {
+  replica: string;
+  fence: number;
+  node: string;
+  slots: number[];
+  since: string;
+  why: string;
+}
+
+/** The brake: while it is on, no replica is replaced elsewhere. */
+export interface BrakeStatus {
+  on: boolean;
+  by: 'fleet' | 'operator' | null;
+  since: string | null;
+  reason: string;
+}
+
+/** `ctl fleet` and the HTTP API's /v1/fleet. */
+export interface FleetStatus {
+  brake: BrakeStatus;
+  rebuilding: string | null;
+  nodes: Record<NodeRow['state'], number>;
+  unclaimed: UnclaimedEngine[];
+  alarms: { at: string; text: string }[];
+}

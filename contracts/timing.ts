@@ -32,6 +32,18 @@ export const TIMING = {
   instanceGone: 1_800_000,
   /** A push of routes or a drain that no instance takes within this time is dropped: the instance pulls besides. */
   pushTimeout: 5_000,
+  /** A silent node's data plane must be dark for this long, in one piece, before the node is `lost`. */
+  lostAfter: 30_000,
+  /** One watch of a silent node at most; each costs a handful of events (INV-11). */
+  silentWatch: 600_000,
+  /** A rebuilt ledger waits this long for open replicas to say what they hold; then only their nodes stay blocked. */
+  rebuildPatience: 60_000,
+  /** What is left on a node that is there, and couldn't be stopped, is ordered to stop again after this. */
+  settleAgain: 60_000,
+  /** The janitor's sweep, jittered by a quarter. */
+  janitorSweep: 30_000,
+  /** A lost node counts against the brake for this long: what is gone for good must not hold up the rest for ever. */
+  brakeForgets: 3_600_000,
   /** Continue-as-new below Temporal's limits: 10,240 events warn, 10,000 signals a run are the end. */
   maxEvents: 4_000,
   maxSignals: 1_500,

@@ -1,112 +1,28 @@
 // One node as its `node` workflow sees it: which session holds it, whether it is heard, what it is made of, and the
-// numbering of its GPU slots (append-only: a slot never means another GPU). INV-8, INV-11.
-import type { EngineReport } from '../contracts/engine.js';
+// numbering of its GPU slots (append-only: a slot never means another GPU). Silence is judged with suspicion: of what a
+// silent node's data plane does, watches tell (INV-5). INV-8, INV-11.
+import type { SilentVerdict } from '../contracts/activities.js';
 import type { Inventory } from '../contracts/inventory.js';
-import type {
-  NodeDigest,
-  NodeFacts,
-  NodeGone,
-  NodeHello,
-  NodeInventory,
-  WelcomeInfo,
-} from '../contracts/messages.js';
+import type { NodeForget, NodeHello } from '../contracts/messages.js';
 import { TIMING } from '../contracts/timing.js';
-import { JOURNAL_LENGTH } from './ledger/state.js';
-import { MAX_SLOTS, maskOf } from './slots.js';
+import { become, emptyNode, log, type NodeEvent, type NodeState, type Watch } from './node-state.js';
+import { MAX_SLOTS } from './slots.js';
 
-export interface NodeState {
-  v: 1;
-  node_id: string;
-  highest_session: number;
-  /** The session that holds the node; null: never connected. */
-  session: number | null;
-  instance: string | null;
-  peer_addr: string | null;
-  boot_id: string | null;
-  protocol_version: number;
-  capabilities: string[];
-  proven: boolean;
-  state: NodeFacts['state'];
-  reason: string;
-  since: number;
-  /** When it was last heard, as far as this workflow was told (an edge or a digest). */
-  heard_at: number;
-  heartbeat_interval_ms: number;
-  /** Set by `gone`: silent when this passes without a hello. */
-  silent_at: number | null;
-  inventory: Inventory | null;
-  engines: EngineReport[];
-  /** Slot → UUID. */
-  slots: Record<string, string>;
-  /** Of what was last reported to the ledger. */
-  seq: number;
-  journal: { at: number; text: string }[];
-}
+export { emptyNode, type NodeState } from './node-state.js';
 
-export type NodeEvent =
-  | { type: 'hello'; hello: NodeHello }
-  | { type: 'gone'; gone: NodeGone }
-  | { type: 'digest'; digest: NodeDigest }
-  | { type: 'inventory'; inv: NodeInventory }
-  /** A signal that hasn't its shape. */
-  | { type: 'ignored'; what: string; fault: string }
-  | { type: 'look' };
-
-export function emptyNode(nodeId: string, now: number): NodeState {
-  return {
-    v: 1,
-    node_id: nodeId,
-    highest_session: 0,
-    session: null,
-    instance: null,
-    peer_addr: null,
-    boot_id: null,
-    protocol_version: 0,
-    capabilities: [],
-    proven: false,
-    state: 'silent',
-    reason: 'has not said hello yet',
-    since: now,
-    heard_at: now,
-    heartbeat_interval_ms: TIMING.heartbeatInterval,
-    silent_at: null,
-    inventory: null,
-    engines: [],
-    slots: {},
-    seq: 0,
-    journal: [],
-  };
-}
+/** The longest watch, and the longest pause between two of a lost node: a day of it costs some 200 events (INV-11). */
+const LONGEST_WATCH = 3_600_000;
 
 /** Changes the state in place; true when the ledger must hear of it. */
 export function nodeStep(s: NodeState, ev: NodeEvent, now: number): boolean {
   switch (ev.type) {
-    case 'hello': {
-      const { hello } = ev;
-      // An edge of an older session is ignored: it was overtaken on its way.
-      if (hello.session < s.highest_session) return false;
-      s.highest_session = hello.session;
-      s.session = hello.session;
-      s.instance = hello.instance;
-      s.peer_addr = hello.peer_addr;
-      s.protocol_version = hello.protocol_version;
-      s.capabilities = hello.capabilities;
-      s.proven = hello.proven;
-      s.heartbeat_interval_ms = hello.heartbeat_interval_ms;
-      s.engines = hello.engines;
-      if (s.boot_id !== null && s.boot_id !== hello.boot_id) log(s, now, 'the host was rebooted');
-      s.boot_id = hello.boot_id;
-      takeInventory(s, hello.inventory, now);
-      if (hello.compatible === false) {
-        incompatible(s, now);
-        return true;
-      }
-      heard(s, now, `session ${hello.session} at ${hello.instance}`);
-      return true;
-    }
+    case 'hello':
+      return takeHello(s, ev.hello, now);
     case 'gone':
-      if (ev.gone.session !== s.session || s.silent_at !== null || s.state !== 'connected') return false;
-      s.silent_at = now + s.heartbeat_interval_ms * TIMING.silentAfterIntervals;
+      if (ev.gone.session !== s.session) return false;
+      s.ended = ev.gone.session;
+      if (s.silent_at !== null || s.state !== 'connected') return false;
+      s.silent_at = now + s.heartbeat_interval_ms * s.missed_heartbeats;
       s.reason = `stream ended: ${ev.gone.reason}`;
       log(s, now, s.reason);
       return true;
@@ -121,12 +37,49 @@ export function nodeStep(s: NodeState, ev: NodeEvent, now: number): boolean {
       if (ev.inv.session !== s.session) return false;
       takeInventory(s, ev.inv.inventory, now);
       return true;
+    case 'verdict':
+      return judge(s, ev.of, ev.verdict, now);
+    case 'report':
+      return true;
+    case 'forget':
+      return forget(s, ev.forget, now);
     case 'ignored':
       log(s, now, `ignored a signal ${ev.what} that has not its shape (${ev.fault})`);
       return false;
     case 'look':
       return look(s, now);
   }
+}
+
+function takeHello(s: NodeState, hello: NodeHello, now: number): boolean {
+  // An edge of an older session is ignored: it was overtaken on its way. So is what is left of one that has ended.
+  if (hello.session < s.highest_session || hello.session === s.ended) return false;
+  // The same session says it again for a ledger that began anew; who was replaced by it stays known.
+  if (s.session !== null && s.instance !== null && s.session < hello.session)
+    s.previous = {
+      session: s.session,
+      instance: s.instance,
+      peer_addr: s.peer_addr,
+      boot_id: s.boot_id,
+    };
+  s.forgotten = null;
+  s.highest_session = hello.session;
+  s.session = hello.session;
+  s.instance = hello.instance;
+  s.peer_addr = hello.peer_addr;
+  s.protocol_version = hello.protocol_version;
+  s.capabilities = hello.capabilities;
+  s.proven = hello.proven;
+  s.heartbeat_interval_ms = hello.heartbeat_interval_ms;
+  s.missed_heartbeats = hello.missed_heartbeats ?? TIMING.silentAfterIntervals;
+  s.engines = hello.engines;
+  s.hello_at = now;
+  if (s.boot_id !== null && s.boot_id !== hello.boot_id) log(s, now, 'the host was rebooted');
+  s.boot_id = hello.boot_id;
+  takeInventory(s, hello.inventory, now);
+  if (hello.compatible === false) incompatible(s, now);
+  else heard(s, now, `session ${hello.session} at ${hello.instance}`);
+  return true;
 }
 
 function look(s: NodeState, now: number): boolean {
@@ -138,10 +91,8 @@ function look(s: NodeState, now: number): boolean {
         ? 'no control plane has told of a heartbeat'
         : null;
   if (because === null) return false;
-  s.state = 'silent';
-  s.reason = `no heartbeat for ${TIMING.silentAfterIntervals} intervals: ${because}`;
-  s.since = now;
-  s.silent_at = null;
+  become(s, 'silent', now);
+  s.reason = `no heartbeat for ${s.missed_heartbeats} intervals: ${because}`;
   log(s, now, `silent: ${because}`);
   return true;
 }
@@ -153,22 +104,62 @@ export function nextLook(s: NodeState, now: number): number | null {
   return Math.max(1, at - now);
 }
 
+/**
+ * What is to be watched of a node that isn't heard, for how long, after which pause; null: nothing. While its engines
+ * may be dying the watches follow each other without a gap; what is lost waits for its hello, and is looked at seldom.
+ */
+export function nextWatch(s: NodeState): { of: Watch; for_ms: number; pause_ms: number } | null {
+  const { state: believed, since, unchanged: n } = s;
+  if (s.session === null || believed === 'connected' || believed === 'incompatible') return null;
+  const grown = Math.min(LONGEST_WATCH, TIMING.silentWatch * 2 ** Math.min(n, 20));
+  const of = { believed, since, n };
+  return believed === 'lost'
+    ? { of, for_ms: TIMING.silentWatch, pause_ms: n === 0 ? 0 : grown }
+    : { of, for_ms: grown, pause_ms: 0 };
+}
+
+/** A verdict on what is no longer believed, because the node was heard meanwhile, is no news. */
+function judge(s: NodeState, of: Watch, { verdict, evidence }: SilentVerdict, now: number): boolean {
+  const wanted = nextWatch(s)?.of;
+  if (wanted?.believed !== of.believed || wanted.since !== of.since || wanted.n !== of.n) return false;
+  if (verdict === 'serving' && s.state !== 'unsupervised') {
+    become(s, 'unsupervised', now);
+    s.reason = `its agent is not heard, and its engines serve on without one: ${evidence}`;
+  } else if (verdict === 'dark' && s.state !== 'lost') {
+    become(s, 'lost', now);
+    s.reason = `neither its agent nor anything that it serves is heard: ${evidence}`;
+  } else {
+    s.unchanged += 1;
+    return false;
+  }
+  log(s, now, `${s.state}: ${s.reason}`);
+  return true;
+}
+
+/** The operator's word that the machine is gone. Slots begin anew with whatever says hello under its name (INV-1). */
+function forget(s: NodeState, { by }: NodeForget, now: number): boolean {
+  if (s.state === 'connected') {
+    log(s, now, `${by} forgot it, but it is connected: it stays`);
+    return true;
+  }
+  const { journal, seq } = s;
+  Object.assign(s, emptyNode(s.node_id, now), { journal, seq, forgotten: by, reason: `forgotten by ${by}` });
+  log(s, now, `forgotten: ${by} says that the machine is gone`);
+  return true;
+}
+
 function incompatible(s: NodeState, now: number): void {
-  if (s.state !== 'incompatible') s.since = now;
-  s.state = 'incompatible';
+  if (s.state !== 'incompatible') become(s, 'incompatible', now);
   s.heard_at = now;
-  s.silent_at = null;
   s.reason = `its agent speaks protocol ${s.protocol_version}, older than this control plane serves: update it; its engines are kept`;
   log(s, now, s.reason);
 }
 
 function heard(s: NodeState, now: number, why: string): void {
-  if (s.state !== 'connected') {
-    s.state = 'connected';
-    s.since = now;
-  }
+  if (s.state !== 'connected') become(s, 'connected', now);
   s.heard_at = now;
   s.silent_at = null;
+  s.ended = null;
   s.reason = 'heartbeats arrive';
   log(s, now, `connected: ${why}`);
 }
@@ -186,52 +177,4 @@ function takeInventory(s: NodeState, inv: Inventory, now: number): void {
     known.add(gpu.uuid);
   }
   s.inventory = inv;
-}
-
-export const welcome = (s: NodeState): WelcomeInfo => ({
-  highest_session: s.highest_session,
-  slots: s.slots,
-});
-
-/** What the ledger hears. A GPU that vanished keeps its slot and is not usable. */
-export function factsOf(s: NodeState): NodeFacts {
-  const inv = s.inventory;
-  const slotOf = new Map(Object.entries(s.slots).map(([slot, uuid]) => [uuid, Number(slot)]));
-  const gpus = (inv?.gpus ?? []).filter(g => slotOf.has(g.uuid));
-  const at = (uuid: string): number => slotOf.get(uuid)!;
-  // foreign: over 512 MiB used by others (INV-13).
-  const foreign = gpus.filter(g => (g.foreign_mib ?? 0) > 512).map(g => at(g.uuid));
-  const memories = gpus.map(g => g.memory_total_mib).filter(m => m !== null);
-  return {
-    node_id: s.node_id,
-    seq: s.seq,
-    state: s.state,
-    reason: s.reason,
-    since: s.since,
-    agent_version: inv?.agent_version ?? '',
-    labels: inv?.labels ?? {},
-    fabrics: (inv?.fabrics ?? []).filter(f => f.usable).map(f => f.name),
-    engines: (inv?.engines ?? []).map(e => ({
-      name: e.name,
-      type: e.type,
-      version: e.version,
-      launch_mode: e.launch_mode,
-      problem: e.problems[0] ?? null,
-    })),
-    profile: {
-      gpu_model: gpus[0]?.name ?? null,
-      memory_mib: memories.length === 0 ? null : Math.min(...memories),
-      slots: Object.keys(s.slots).length,
-      islands: (inv?.nvlink_islands ?? []).map(island => maskOf(island.filter(u => slotOf.has(u)).map(at))),
-    },
-    usable: maskOf(gpus.filter(g => g.usable).map(g => at(g.uuid))),
-    foreign: maskOf(foreign),
-    unproven: !s.proven,
-    conditions: inv?.conditions ?? [],
-  };
-}
-
-function log(s: NodeState, now: number, text: string): void {
-  s.journal.push({ at: now, text });
-  if (s.journal.length > JOURNAL_LENGTH) s.journal.splice(0, s.journal.length - JOURNAL_LENGTH);
 }

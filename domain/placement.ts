@@ -6,8 +6,10 @@ import { common, countOf, slotsOf, without } from './slots.js';
 
 /** A node with what is free on it: usable, not held, not foreign. */
 export interface Candidate {
-  facts: NodeFacts;
+  facts: Omit<NodeFacts, 'running'>;
   free: number;
+  /** Why nothing is granted on it whatever is free, or null. */
+  blocked?: string | null;
   cordoned: boolean;
   draining: boolean;
 }
@@ -142,6 +144,7 @@ function refuse(
     );
   }
   if (facts.profile.slots < size) return no(`needs ${size} GPUs, the node has ${facts.profile.slots}`);
+  if (c.blocked) return notNow(c.blocked);
   if (facts.state !== 'connected') return notNow(`is ${facts.state}: ${facts.reason}`);
   if (c.cordoned) return notNow('is cordoned');
   if (c.draining) return notNow('is draining');
@@ -150,7 +153,7 @@ function refuse(
   return null;
 }
 
-function engineMissing(wanted: string, facts: NodeFacts, all: Candidate[]): string {
+function engineMissing(wanted: string, facts: Candidate['facts'], all: Candidate[]): string {
   const known = [...new Set(all.flatMap(c => c.facts.engines.map(e => e.name)))];
   const near = nearest(wanted, known);
   const has =

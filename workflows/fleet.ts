@@ -1,9 +1,14 @@
 // `fleet`: an entity, the ledger. Handlers only push; one batch per workflow task goes through domain/ledger. It never
-// ends in failure: everything that can throw is caught, and it continues as new with all it knows (INV-11).
+// ends in failure: everything that can throw is caught, and it continues as new with all it knows (INV-11). A run that
+// continues none begins by asking everybody what they hold (INV-1).
 import * as wf from '@temporalio/workflow';
-import { replicaWorkflowId } from '../contracts/ids.js';
+import type { StopOrder } from '../contracts/activities.js';
+import { nodeWorkflowId, replicaWorkflowId } from '../contracts/ids.js';
 import type {
+  AssertMsg,
+  ClosedMsg,
   EndpointMsg,
+  Holders,
   InstanceMsg,
   LedgerReply,
   NodeFacts,
@@ -12,25 +17,43 @@ import type {
   ReserveMsg,
   UnclaimedMsg,
 } from '../contracts/messages.js';
-import type { RouteTable } from '../contracts/routes.js';
+import type { LedgerRoutes } from '../contracts/routes.js';
 import { SIGNALS, signalFault } from '../contracts/signals.js';
-import type { NodeRow } from '../contracts/status.js';
+import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
 import { TIMING } from '../contracts/timing.js';
+import { forgetUnderWay } from '../domain/ledger/holds.js';
 import { emptyLedger, type LedgerState } from '../domain/ledger/state.js';
-import { type LedgerEffect, type LedgerInput, ledgerStep } from '../domain/ledger/step.js';
-import { ledgerDetails, nodeRows, routesOf } from '../domain/ledger/view.js';
-import { pushing } from './profiles.js';
+import { type LedgerEffect, type LedgerInput, ledgerStep, nextLook } from '../domain/ledger/step.js';
+import {
+  brakeOf,
+  fleetStatusOf,
+  holdersOf,
+  ledgerDetails,
+  nodeRows,
+  routesOf,
+} from '../domain/ledger/view.js';
+import { activityFault, failure } from './failures.js';
+import { pushing, settling, surveying } from './profiles.js';
 
 export const reserve = wf.defineSignal<[ReserveMsg]>('reserve');
 export const renew = wf.defineSignal<[RenewMsg]>('renew');
 export const release = wf.defineSignal<[ReleaseMsg]>('release');
 export const endpoint = wf.defineSignal<[EndpointMsg]>('endpoint');
+export const assertion = wf.defineSignal<[AssertMsg]>('assert');
 export const nodeFacts = wf.defineSignal<[NodeFacts]>('node');
 export const instance = wf.defineSignal<[InstanceMsg]>('instance');
 export const unclaimed = wf.defineSignal<[UnclaimedMsg]>('unclaimed');
-export const routes = wf.defineQuery<RouteTable>('routes');
+export const closed = wf.defineSignal<[ClosedMsg]>('closed');
+export const rebuild = wf.defineSignal<[{ why: string }]>('rebuild');
+export const brake = wf.defineUpdate<BrakeStatus, [{ on: boolean; by: string }]>('brake');
+export const forget = wf.defineUpdate<{ result: 'accepted'; reason: string }, [{ node: string; by: string }]>(
+  'forget',
+);
+export const routes = wf.defineQuery<LedgerRoutes>('routes');
 export const nodes = wf.defineQuery<NodeRow[]>('nodes');
 export const ledger = wf.defineQuery<LedgerState>('ledger');
+export const holders = wf.defineQuery<Holders>('holders');
+export const fleetStatus = wf.defineQuery<FleetStatus>('status');
 
 interface FleetCarry {
   state: LedgerState;
@@ -38,10 +61,15 @@ interface FleetCarry {
   replies: { replica: string; reply: LedgerReply }[];
   /** Queues of instances that were being told of the table. */
   pushes: string[];
+  /** A survey was under way. */
+  surveying: boolean;
 }
 
 export async function fleet(carry?: FleetCarry): Promise<void> {
-  await new Fleet(carry ?? { state: emptyLedger(), replies: [], pushes: [] }).run();
+  const { firstExecutionRunId, runStartTime } = wf.workflowInfo();
+  // From its start on, and not from its first task: a hello that comes in between is told to a ledger that is there.
+  const state = carry?.state ?? emptyLedger(firstExecutionRunId, runStartTime.getTime());
+  await new Fleet(carry ?? { state, replies: [], pushes: [], surveying: false }, carry === undefined).run();
 }
 
 class Fleet {
@@ -49,29 +77,45 @@ class Fleet {
   /** Under way: carried over, because waiting for them would keep a busy ledger from ever continuing as new. */
   private readonly replies: FleetCarry['replies'] = [];
   private readonly pushes: string[] = [];
+  private surveys = 0;
   private readonly queue: LedgerInput[] = [];
   private signals = 0;
   private shown = '';
 
-  constructor(private readonly carried: FleetCarry) {
+  constructor(
+    private readonly carried: FleetCarry,
+    fresh: boolean,
+  ) {
     this.state = carried.state;
+    forgetUnderWay(this.state);
+    if (fresh) this.queue.push({ kind: 'rebuild', why: 'it began anew', since: this.state.began_at });
+    else this.queue.push({ kind: 'look' });
     this.handlers();
   }
 
   async run(): Promise<never> {
     for (const r of this.carried.replies) this.reply(r.replica, r.reply);
     for (const queue of new Set(this.carried.pushes)) this.push(queue, this.state.version);
+    if (this.carried.surveying) this.survey();
     for (;;) {
-      await wf.condition(() => this.queue.length > 0 || this.mayContinue());
-      if (this.queue.length === 0) {
+      await this.wait();
+      if (this.queue.length === 0 && this.mayContinue()) {
         const { state, replies, pushes } = this;
-        await wf.continueAsNew<typeof fleet>({ state, replies, pushes });
+        await wf.continueAsNew<typeof fleet>({ state, replies, pushes, surveying: this.surveys > 0 });
       }
+      if (this.queue.length === 0) this.queue.push({ kind: 'look' });
       for (const effect of ledgerStep(this.state, this.queue.splice(0), Date.now())) this.apply(effect);
       const details = ledgerDetails(this.state);
       if (details !== this.shown) wf.setCurrentDetails(details);
       this.shown = details;
     }
+  }
+
+  private async wait(): Promise<void> {
+    const at = nextLook(this.state);
+    const something = () => this.queue.length > 0 || this.mayContinue();
+    if (at === null) await wf.condition(something);
+    else await wf.condition(something, Math.max(1, at - Date.now()));
   }
 
   private mayContinue(): boolean {
@@ -80,8 +124,23 @@ class Fleet {
   }
 
   private apply(effect: LedgerEffect): void {
-    if (effect.do === 'reply') this.reply(effect.replica, effect.reply);
-    else for (const queue of effect.queues) this.push(queue, effect.version);
+    switch (effect.do) {
+      case 'reply':
+        this.reply(effect.replica, effect.reply);
+        return;
+      case 'routes':
+        for (const queue of effect.queues) this.push(queue, effect.version);
+        return;
+      case 'survey':
+        this.survey();
+        return;
+      case 'report':
+        for (const node of effect.nodes) this.askNode(node);
+        return;
+      case 'stop':
+        this.settle(effect.node, effect.order);
+        return;
+    }
   }
 
   /** Delivered means: in the replica's history. One that is closed can't have used the grant, so it comes back. */
@@ -95,8 +154,10 @@ class Fleet {
         if (reply.kind === 'granted') this.queue.push({ kind: 'delivered', fence: reply.fence });
       })
       .catch(() => {
-        if (reply.kind === 'granted') this.queue.push({ kind: 'undeliverable', replica, fence: reply.fence });
-        // waiting, ack: nobody is left to hear it.
+        const fence = reply.kind === 'granted' ? reply.fence : null;
+        // waiting, ack and news: nobody is left to hear it.
+        if (fence !== null || reply.kind === 'assert')
+          this.queue.push({ kind: 'undeliverable', replica, fence });
       })
       .finally(() => this.replies.splice(this.replies.indexOf(under), 1));
   }
@@ -110,6 +171,37 @@ class Fleet {
       .finally(() => this.pushes.splice(this.pushes.indexOf(queue), 1));
   }
 
+  private survey(): void {
+    this.surveys++;
+    void surveying('which replicas and nodes are open?')
+      .survey()
+      .then(survey => this.queue.push({ kind: 'survey', survey }))
+      // Retried without end: only cancelling the ledger itself arrives here.
+      .catch(() => undefined)
+      .finally(() => this.surveys--);
+  }
+
+  private askNode(node: string): void {
+    void wf
+      .getExternalWorkflowHandle(nodeWorkflowId(node))
+      .signal('report', {})
+      // Closed meanwhile: its next hello starts it again.
+      .catch(() => undefined);
+  }
+
+  private settle(node: string, order: StopOrder): void {
+    const { fence } = order;
+    void settling(node, `stop ${order.replica} (fence ${fence}) on ${node}: ${order.reason}`)
+      .stop(order)
+      .then(proof => this.queue.push({ kind: 'settled', fence, node, proof }))
+      .catch(err => {
+        const fault = activityFault(err);
+        const sentence =
+          fault.kind === 'refused' ? fault.sentence : `${node} did not take the order to stop it`;
+        this.queue.push({ kind: 'settle_failed', fence, node, sentence });
+      });
+  }
+
   private handlers(): void {
     const take = <M>(name: keyof typeof SIGNALS.fleet, input: (msg: M) => LedgerInput) => {
       return (msg: M): void => {
@@ -118,22 +210,12 @@ class Fleet {
         this.queue.push(fault === null ? input(msg) : { kind: 'ignored', what: name, fault });
       };
     };
-    wf.setHandler(
-      reserve,
-      take('reserve', msg => msg),
-    );
-    wf.setHandler(
-      renew,
-      take('renew', msg => msg),
-    );
-    wf.setHandler(
-      release,
-      take('release', msg => msg),
-    );
-    wf.setHandler(
-      endpoint,
-      take('endpoint', msg => msg),
-    );
+    const as = <M extends LedgerInput>(msg: M): LedgerInput => msg;
+    wf.setHandler(reserve, take('reserve', as));
+    wf.setHandler(renew, take('renew', as));
+    wf.setHandler(release, take('release', as));
+    wf.setHandler(endpoint, take('endpoint', as));
+    wf.setHandler(assertion, take('assert', as));
     wf.setHandler(
       nodeFacts,
       take('node', facts => ({ kind: 'node', facts })),
@@ -146,8 +228,60 @@ class Fleet {
       unclaimed,
       take('unclaimed', ({ event, why }) => ({ kind: 'unclaimed', event, why })),
     );
-    wf.setHandler(routes, () => routesOf(this.state));
+    wf.setHandler(
+      closed,
+      take('closed', msg => ({ kind: 'closed', ...msg })),
+    );
+    wf.setHandler(
+      rebuild,
+      take('rebuild', ({ why }) => ({ kind: 'rebuild', why })),
+    );
+    this.operators();
+    const run = () => {
+      const { runId, continuedFromExecutionRunId } = wf.workflowInfo();
+      return { run_id: runId, continued_run_id: continuedFromExecutionRunId ?? null };
+    };
+    wf.setHandler(routes, () => routesOf(this.state, run()));
+    wf.setHandler(holders, () => holdersOf(this.state, run()));
     wf.setHandler(nodes, () => nodeRows(this.state));
+    wf.setHandler(fleetStatus, () => fleetStatusOf(this.state));
     wf.setHandler(ledger, () => this.state);
+  }
+
+  private operators(): void {
+    wf.setHandler(
+      brake,
+      async ({ on, by }) => {
+        this.queue.push({ kind: 'brake', on, by });
+        await wf.condition(() => this.queue.length === 0);
+        return brakeOf(this.state);
+      },
+      {
+        validator: given => {
+          if (typeof given?.on !== 'boolean' || typeof given.by !== 'string')
+            throw failure('BAD_REQUEST', 'brake takes {"on": true|false, "by": "who"}');
+        },
+      },
+    );
+    wf.setHandler(
+      forget,
+      async ({ node, by }) => {
+        this.queue.push({ kind: 'forget', node, by });
+        await wf.condition(() => this.queue.length === 0);
+        return { result: 'accepted' as const, reason: `${node} is forgotten` };
+      },
+      { validator: given => this.refuseForget(given) },
+    );
+  }
+
+  /** What serves, or can be asked to stop, isn't forgotten: its engines would go on beside those that replace them. */
+  private refuseForget(given: { node: string; by: string }): void {
+    if (typeof given?.node !== 'string' || typeof given.by !== 'string')
+      throw failure('BAD_REQUEST', 'forget takes {"node": "id", "by": "who"}');
+    const entry = this.state.nodes[given.node];
+    if (entry === undefined) throw failure('NODE_NOT_FOUND', `there is no node ${given.node}`);
+    const { state } = entry.facts;
+    if (state === 'connected' || state === 'unsupervised')
+      throw failure('NODE_IN_USE', `${given.node} is ${state}: a node that answers is not forgotten`);
   }
 }

@@ -25,7 +25,8 @@ export class LedgerOutbox {
   /** Queues it; the driver calls flush. */
   put(msg: LedgerMsg): void {
     if (msg.kind === 'release' && msg.withdraw !== null) this.drop(msg.withdraw);
-    this.pending.push(msg);
+    // Asked again while it is under way: the one that is here is sent until it is answered.
+    if (!this.pending.some(m => m.key === msg.key)) this.pending.push(msg);
   }
 
   /** A withdrawn reserve isn't sent again: it could arrive after its withdrawal. A renew is, for the release in it. */

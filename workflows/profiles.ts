@@ -46,6 +46,30 @@ export const stopping = (node: string, boundMs: number, summary: string) =>
     summary,
   });
 
+/** The ledger's own order; it hears of a node that doesn't take it, and orders it again. */
+export const settling = (node: string, summary: string) =>
+  stopping(node, TIMING.stopAssumed + TIMING.stopMargin, summary);
+
+/** Taking over what runs: an agent that restarts in between has the time to come back. */
+export const adopting = (node: string, summary: string) =>
+  proxyActivities<NodeActivities>({
+    taskQueue: nodeQueue(node),
+    scheduleToCloseTimeout: TIMING.launchScheduleToStart,
+    heartbeatTimeout: TIMING.activityHeartbeatTimeout,
+    cancellationType: ActivityCancellationType.TRY_CANCEL,
+    retry: retryAgain,
+    summary,
+  });
+
+/** Until it is answered: without it a new ledger grants nothing. */
+export const surveying = (summary: string) =>
+  proxyActivities<PlanActivities>({
+    taskQueue: WORKFLOW_QUEUE,
+    startToCloseTimeout: '60 seconds',
+    retry: retryAgain,
+    summary,
+  });
+
 /** One try: the instance pulls the table besides, so a push that is lost costs at most routesPull. */
 export const pushing = (queue: string, summary: string) =>
   proxyActivities<ControlActivities>({
@@ -84,5 +108,19 @@ export const planning = (summary: string) =>
     taskQueue: WORKFLOW_QUEUE,
     scheduleToCloseTimeout: '20 seconds',
     retry: { maximumAttempts: 3 },
+    summary,
+  });
+
+/**
+ * Of a node that isn't heard. Any instance can: one that dies, or can't judge, costs a retry, which is no event of the
+ * history. A cancelled one ends by itself at its next heartbeat.
+ */
+export const watchingSilent = (summary: string) =>
+  proxyActivities<PlanActivities>({
+    taskQueue: WORKFLOW_QUEUE,
+    startToCloseTimeout: NO_LIMIT,
+    heartbeatTimeout: TIMING.activityHeartbeatTimeout,
+    cancellationType: ActivityCancellationType.TRY_CANCEL,
+    retry: { initialInterval: '1s', backoffCoefficient: 2, maximumInterval: '30s' },
     summary,
   });

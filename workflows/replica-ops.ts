@@ -1,20 +1,21 @@
 // Runs the replica's effects as activities and timers, and hands their results back as events. A result that comes
 // after its operation was aborted is dropped by its fence in the domain.
 import { CancellationScope, sleep } from '@temporalio/workflow';
-import type { MemberOrder } from '../contracts/activities.js';
+import type { AdoptOrder, MemberOrder } from '../contracts/activities.js';
 import type { StopProof } from '../contracts/engine.js';
 import { TIMING } from '../contracts/timing.js';
 import type { Op, ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from '../domain/replica/state.js';
-import { activityFault } from './failures.js';
-import { draining, launching, stopping, watching } from './profiles.js';
+import { type ActivityFault, activityFault } from './failures.js';
+import { adopting, draining, launching, stopping, watching } from './profiles.js';
 
-type Running = Op | 'stop' | TimerId;
+type Running = Op | 'look' | 'stop' | TimerId;
 
 const TIMERS: Record<TimerId, string> = {
   back_off: 'back-off before the next try',
   pending: 'placement.timeout',
   exclusion: 'until a node that was left out may be tried again',
   stop_again: 'before the stop is ordered again',
+  node_loss: 'on_node_loss.replace_after',
 };
 
 export class ReplicaOps {
@@ -33,6 +34,12 @@ export class ReplicaOps {
     switch (effect.do) {
       case 'launch':
         this.run('launch', () => this.launch(effect.node, effect.order, what));
+        break;
+      case 'adopt':
+        this.run('adopt', () => this.adopt(effect.node, effect.order, what));
+        break;
+      case 'look':
+        this.run('look', () => this.look(effect.node, effect.process));
         break;
       case 'await_ready':
         this.run('await_ready', () => this.awaitReady(effect.node, effect.order, what));
@@ -114,18 +121,35 @@ export class ReplicaOps {
     }
   }
 
+  /** Tried for long enough that an agent which restarts in between still takes it. */
+  private async adopt(node: string, order: AdoptOrder, what: string): Promise<void> {
+    const { fence } = order;
+    try {
+      const result = await adopting(node, `take over ${what} on ${node}`).adopt(order);
+      this.emit({ type: 'launched', fence, result });
+    } catch (err) {
+      const [code, sentence] = refusalOf(activityFault(err), node, err);
+      this.emit({ type: 'adopt_failed', fence, code, sentence });
+    }
+  }
+
+  private async look(node: string, process: { pid: number; port: number }): Promise<void> {
+    try {
+      const summary = `whose is pid ${process.pid} on ${node}, and which GPUs has it?`;
+      this.emit({ type: 'looked', result: await adopting(node, summary).look(process) });
+    } catch (err) {
+      const [code, sentence] = refusalOf(activityFault(err), node, err);
+      this.emit({ type: 'look_failed', code, sentence });
+    }
+  }
+
   private async awaitReady(node: string, order: MemberOrder, what: string): Promise<void> {
     const { fence } = order;
     try {
       const result = await watching(node, `wait until ${what} on ${node} serves`).await_ready(order);
       this.emit({ type: 'ready_result', fence, result });
     } catch (err) {
-      const fault = activityFault(err);
-      if (fault.kind === 'cancelled') throw err;
-      const [code, sentence] =
-        fault.kind === 'refused'
-          ? [fault.code, fault.sentence]
-          : ['NODE_UNREACHABLE', `${node} does not answer`];
+      const [code, sentence] = refusalOf(activityFault(err), node, err);
       const failure = { code, class: 'retry' as const, sentence, exit: null, tail: [], evidence: null };
       this.emit({ type: 'ready_result', fence, result: { ready: false, failure } });
     }
@@ -189,4 +213,12 @@ export class ReplicaOps {
       this.emit({ type: 'stop_failed', fence, sentence: failed.sentence, leaked: failed.leaked });
     else this.emit({ type: 'stopped', fence, proofs: results as { node: string; proof: StopProof }[] });
   }
+}
+
+/** Code and sentence for people; a cancellation goes on as it is. */
+function refusalOf(fault: ActivityFault, node: string, err: unknown): [string, string] {
+  if (fault.kind === 'cancelled') throw err;
+  return fault.kind === 'refused'
+    ? [fault.code, fault.sentence]
+    : ['NODE_UNREACHABLE', `${node} does not answer`];
 }

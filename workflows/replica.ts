@@ -7,7 +7,7 @@
 import * as wf from '@temporalio/workflow';
 import type { EngineEvent } from '../contracts/engine.js';
 import { replicaNameOf } from '../contracts/ids.js';
-import type { LedgerMsg, LedgerReply, ProgressMsg } from '../contracts/messages.js';
+import { AdoptRequest, type LedgerMsg, type LedgerReply, type ProgressMsg } from '../contracts/messages.js';
 import { SIGNALS, signalFault } from '../contracts/signals.js';
 import { canonicalJson, parseReplicaSpec, type ReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
@@ -40,16 +40,35 @@ export const apply = wf.defineUpdate<{ result: 'accepted' | 'unchanged'; reason:
 );
 export const restart = wf.defineUpdate<{ result: 'accepted'; reason: string }, []>('restart');
 
-/** `raw`: the spec as given (or, after continue-as-new, resolved in `carry`). */
-export async function replica(raw: unknown, carry?: ReplicaCarry): Promise<ReplicaStatus> {
+/** `raw`: the spec as given. `more`: of the run that this one continues, or a process that is to be adopted. */
+export async function replica(
+  raw: unknown,
+  more?: ReplicaCarry | { adopt: AdoptRequest },
+): Promise<ReplicaStatus> {
+  const given: object = typeof more === 'object' && more !== null ? more : {};
+  const carry = 'state' in given ? (given as ReplicaCarry) : undefined;
+  const adopt = 'adopt' in given ? adoptOrFail(given.adopt) : null;
   const info = wf.workflowInfo();
   const name = replicaNameOf(info.workflowId);
   // Under another id the ledger could not answer it, and nobody would find it.
   if (name === null)
     throw failure('SPEC_INVALID', `the workflow id is ${info.workflowId}: start it as replica/<name>`);
-  const state = carry?.state ?? initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now());
+  const state =
+    carry?.state ?? initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now(), adopt);
+  state.run_id = info.runId;
+  state.continued_run_id = info.continuedFromExecutionRunId ?? null;
   const driver = new Driver(state, carry?.outbox ?? []);
   return driver.run(raw, carry === undefined);
+}
+
+function adoptOrFail(given: unknown): AdoptRequest {
+  const parsed = AdoptRequest.safeParse(given);
+  if (parsed.success) return parsed.data;
+  const issue = parsed.error.issues[0];
+  throw failure(
+    'SPEC_INVALID',
+    `adopt.${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'not of its shape'}`,
+  );
 }
 
 function parseOrFail(raw: unknown, name: string): ReplicaSpec {

@@ -1,5 +1,5 @@
 // The control plane's activities. Thin: what they need is declared here and given by the server.
-import { Context } from '@temporalio/activity';
+import { ApplicationFailure, CancelledFailure, Context } from '@temporalio/activity';
 import type { ControlActivities, PlanActivities } from '../../contracts/activities.js';
 import { TIMING } from '../../contracts/timing.js';
 import type { LedgerState } from '../../domain/ledger/state.js';
@@ -21,13 +21,31 @@ export function controlActivities(ports: ControlPorts): ControlActivities {
   };
 }
 
-export function planActivities(ledger: () => Promise<LedgerState>): PlanActivities {
+export interface PlanPorts {
+  ledger(): Promise<LedgerState>;
+  survey: PlanActivities['survey'];
+  /** Ends soon after `signal` aborts. Rejects when this instance can't judge: another attempt may be another instance's. */
+  watchSilent(
+    ...args: [...Parameters<PlanActivities['watch_silent']>, signal: AbortSignal]
+  ): ReturnType<PlanActivities['watch_silent']>;
+}
+
+export function planActivities(ports: PlanPorts): PlanActivities {
   return {
     plan: async ({ replica, shape }) => {
-      const placed = place(shape, candidates(await ledger(), replica), [], null, Date.now());
+      const placed = place(shape, candidates(await ports.ledger(), replica), [], null, Date.now());
       return placed.fits ? { fits: true, reason: placed.why } : { fits: false, reason: placed.reason };
     },
+    survey: () => heartbeating(() => ports.survey()),
+    watch_silent: input => heartbeating(signal => ports.watchSilent(input, signal)).catch(orElsewhere),
   };
+}
+
+/** Reported as cancelled, a watch whose worker shuts down would be found only by its heartbeat timeout. */
+function orElsewhere(err: unknown): never {
+  if (err instanceof CancelledFailure && err.message === 'WORKER_SHUTDOWN')
+    throw ApplicationFailure.retryable('this control plane instance stops');
+  throw err;
 }
 
 /** Heartbeats until the body ends or the activity is cancelled: a worker that shuts down waits for none of it. */

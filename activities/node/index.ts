@@ -3,8 +3,10 @@
 import { Context } from '@temporalio/activity';
 import { ApplicationFailure, CancelledFailure } from '@temporalio/common';
 import type {
+  AdoptOrder,
   InspectResult,
   LoadProgress,
+  LookedAt,
   MemberOrder,
   NodeActivities,
   Prepared,
@@ -26,6 +28,8 @@ export interface NodeSupervisor {
   prepare(order: MemberOrder): Promise<Prepared>;
   spawn(order: MemberOrder): Promise<Spawned>;
   launch(order: MemberOrder): Promise<Prepared & Spawned>;
+  look(process: { pid: number; port: number }): Promise<LookedAt>;
+  adopt(order: AdoptOrder): Promise<Prepared & Spawned>;
   /** Rejects when `signal` aborts; the engine isn't touched by that. */
   awaitReady(
     order: MemberOrder,
@@ -46,6 +50,8 @@ export function nodeActivities(supervisor: NodeSupervisor, log: NodeLog): NodeAc
     prepare: order => working(log, () => supervisor.prepare(order)),
     spawn: order => working(log, () => supervisor.spawn(order)),
     launch: order => working(log, () => supervisor.launch(order)),
+    look: process => working(log, () => supervisor.look(process)),
+    adopt: order => working(log, () => supervisor.adopt(order)),
     await_ready: order =>
       working(log, beat => {
         // Any cancellation ends the watching: of the activity, of its attempt, of the agent.

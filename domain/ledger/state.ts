@@ -3,13 +3,16 @@
 import type { EngineEvent, StopProof } from '../../contracts/engine.js';
 import type { GrantMember, InstanceMsg, NodeFacts, ReserveMsg } from '../../contracts/messages.js';
 import type { Endpoint } from '../../contracts/routes.js';
+import type { BrakeStatus } from '../../contracts/status.js';
 import type { Candidate } from '../placement.js';
 import { countOf, maskOf, union, without } from '../slots.js';
 
 export interface Grant {
   key: string;
   replica: string;
+  /** The latest run of its replica that is known to hold it; '' for an engine that no run has claimed. */
   run_id: string;
+  continued_run_id: string | null;
   first_run_id: string;
   fence: number;
   at: number;
@@ -21,18 +24,67 @@ export interface Grant {
   delivered?: boolean;
   /** Key of the latest endpoint message of this grant. */
   endpoint_key?: string;
-  /** The later run (its first_run_id) that tried to stop what was left, in vain: it isn't asked again. */
+  /** When it was first published as ready. */
+  ready_at?: number;
+  /** The later run that tried to claim or stop what was left, in vain: it isn't asked again. */
   tried?: string;
+  /** An engine that was found running and that nobody has claimed (INV-5): why. Held, routed, never stopped. */
+  unclaimed?: string;
+  /** Why the ledger itself may stop it: its replica gave it up, is positively closed, or has a newer fence (INV-5). */
+  gave_up?: string;
+  /** Node → the ledger's own stop order: UNDER_WAY, or not before this time, ms. */
+  settling?: Record<string, number>;
+  /** Nodes whose loss its replica was told of. */
+  told_lost?: string[];
 }
 
+/** A stop order is under way at the node. */
+export const UNDER_WAY = -1;
+/** Not before the node says hello again. */
+export const AT_HELLO = Number.MAX_SAFE_INTEGER;
+
 export interface NodeEntry {
-  facts: NodeFacts;
+  facts: Omit<NodeFacts, 'running'>;
   cordoned: boolean;
   draining: boolean;
 }
 
+/** A ledger that began anew, or that was reset, trusts nothing until it was told (INV-1). */
+export interface Rebuilding {
+  since: number;
+  why: string;
+  /** Open replicas that haven't said what they hold → their node by the memo. */
+  waits: Record<string, string | null>;
+  /** Of these, who was not asked yet. */
+  ask: string[];
+  /** null: the survey isn't back. */
+  until: number | null;
+}
+
 export interface LedgerState {
   v: 1;
+  /** First run id of this ledger's chain. */
+  epoch: string;
+  /** Nodes that said hello before this time are unknown: what runs there may have changed. */
+  began_at: number;
+  rebuilding: Rebuilding | null;
+  /** Nodes with an open workflow that a ledger which began anew has not heard of yet. */
+  expected: string[];
+  /** Replicas that didn't answer in time → the node that stays blocked for it. */
+  silent: Record<string, string>;
+  brake: {
+    on: boolean;
+    by: BrakeStatus['by'];
+    since: number | null;
+    reason: string;
+    /** So many silent nodes an operator released it for. */
+    spared: number;
+    /** More than this share of the nodes silent at once, and at least so many of them, engage it. */
+    share: number;
+    min: number;
+  };
+  /** Node → when it was forgotten: facts of before are on their way still. The latest only. */
+  forgotten: Record<string, number>;
   /** INV-6: grows across restarts, cancels, resets. */
   last_fence: number;
   /** Version of the route table: grows with each change of an endpoint. */
@@ -44,12 +96,21 @@ export interface LedgerState {
   endpoints: Record<string, Endpoint>;
   instances: Record<string, InstanceMsg & { at: number }>;
   /** Exits of engines whose replica workflow is closed or unknown, newest last, 50 at most. */
-  unclaimed: { event: EngineEvent; why: string; at: number }[];
+  exits: { event: EngineEvent; why: string; at: number }[];
+  /** What somebody should look at, newest last. */
+  alarms: { at: number; text: string }[];
   journal: { at: number; text: string }[];
 }
 
-export const emptyLedger = (): LedgerState => ({
+export const emptyLedger = (epoch: string, now: number): LedgerState => ({
   v: 1,
+  epoch,
+  began_at: now,
+  rebuilding: null,
+  expected: [],
+  silent: {},
+  brake: { on: false, by: null, since: null, reason: '', spared: 0, share: 1 / 3, min: 3 },
+  forgotten: {},
   last_fence: 0,
   version: 0,
   nodes: {},
@@ -57,15 +118,24 @@ export const emptyLedger = (): LedgerState => ({
   waiting: [],
   endpoints: {},
   instances: {},
-  unclaimed: [],
+  exits: [],
+  alarms: [],
   journal: [],
 });
 
 export const JOURNAL_LENGTH = 50;
+const ALARMS = 20;
 
 export function note(state: { journal: { at: number; text: string }[] }, now: number, text: string): void {
   state.journal.push({ at: now, text });
   if (state.journal.length > JOURNAL_LENGTH) state.journal.splice(0, state.journal.length - JOURNAL_LENGTH);
+}
+
+/** In the journal too. The same again is no news. */
+export function alarm(state: LedgerState, now: number, text: string): void {
+  if (state.alarms.at(-1)?.text === text) return;
+  state.alarms = [...state.alarms, { at: now, text }].slice(-ALARMS);
+  note(state, now, text);
 }
 
 /** Slots of a node that some grant holds. */
@@ -78,12 +148,26 @@ export function heldOn(state: LedgerState, nodeId: string, exceptReplica: string
   return mask;
 }
 
+/** Why nothing is granted on a node whatever it has free, or null. */
+export function blockOf(state: LedgerState, nodeId: string): string | null {
+  if (state.rebuilding !== null)
+    return `the ledger is being rebuilt (${state.rebuilding.why}): it grants when all replicas have said what they hold`;
+  const entry = state.nodes[nodeId];
+  if (entry !== undefined && entry.facts.hello_at < state.began_at)
+    return 'it has not said hello since the ledger began anew, so that what runs there is not known';
+  const [replica] = Object.entries(state.silent).find(([, node]) => node === nodeId) ?? [];
+  return replica === undefined
+    ? null
+    : `replica/${replica} was there and has not said what it holds: see why its workflow does not answer`;
+}
+
 /** Nodes with what is free; `exceptReplica`: its own GPUs count as free (for `apply` and `plan`). */
 export function candidates(state: LedgerState, exceptReplica: string | null = null): Candidate[] {
   return Object.values(state.nodes).map(n => ({
     facts: n.facts,
     cordoned: n.cordoned,
     draining: n.draining,
+    blocked: blockOf(state, n.facts.node_id),
     free: without(without(n.facts.usable, n.facts.foreign), heldOn(state, n.facts.node_id, exceptReplica)),
   }));
 }

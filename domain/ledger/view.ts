@@ -1,12 +1,74 @@
 // What people and routers see of the ledger.
-import type { RouteTable } from '../../contracts/routes.js';
-import type { NodeRow } from '../../contracts/status.js';
-import { gpuCounts, type LedgerState } from './state.js';
+import type { Holders } from '../../contracts/messages.js';
+import type { LedgerRoutes } from '../../contracts/routes.js';
+import type { BrakeStatus, FleetStatus, NodeRow } from '../../contracts/status.js';
+import { blockOf, gpuCounts, type LedgerState } from './state.js';
 
-export const routesOf = (s: LedgerState): RouteTable => ({
-  version: s.version,
-  endpoints: Object.values(s.endpoints).sort((a, b) => (a.replica < b.replica ? -1 : 1)),
+/** Which run of the ledger answers: a control plane tells by it that the ledger is another, or was reset. */
+export interface RunInfo {
+  run_id: string;
+  continued_run_id: string | null;
+}
+
+/** A ledger that is being rebuilt has no table to show: whoever has one keeps it (INV-5). */
+export const routesOf = (s: LedgerState, run: RunInfo): LedgerRoutes => ({
+  version: s.rebuilding === null ? s.version : 0,
+  endpoints:
+    s.rebuilding === null ? Object.values(s.endpoints).sort((a, b) => (a.replica < b.replica ? -1 : 1)) : [],
+  epoch: s.epoch,
+  rebuilding: s.rebuilding !== null,
+  ...run,
 });
+
+export const holdersOf = (s: LedgerState, run: RunInfo): Holders => ({
+  epoch: s.epoch,
+  ...run,
+  rebuilding: s.rebuilding?.why ?? null,
+  instances: Object.keys(s.instances),
+  nodes: Object.keys(s.nodes),
+  engines: Object.keys(s.grants).length,
+  grants: Object.values(s.grants)
+    .filter(g => g.gave_up === undefined)
+    .map(g => ({
+      replica: g.replica,
+      fence: g.fence,
+      run_id: g.run_id,
+      first_run_id: g.first_run_id,
+      nodes: g.members.map(m => m.node),
+    })),
+});
+
+const time = (ms: number): string => new Date(ms).toISOString();
+
+export const brakeOf = (s: LedgerState): BrakeStatus => ({
+  on: s.brake.on,
+  by: s.brake.by,
+  since: s.brake.since === null ? null : time(s.brake.since),
+  reason: s.brake.reason,
+});
+
+export function fleetStatusOf(s: LedgerState): FleetStatus {
+  const nodes = { connected: 0, silent: 0, unsupervised: 0, lost: 0, incompatible: 0 };
+  for (const n of Object.values(s.nodes)) nodes[n.facts.state]++;
+  return {
+    brake: brakeOf(s),
+    rebuilding: s.rebuilding?.why ?? null,
+    nodes,
+    unclaimed: Object.values(s.grants)
+      .filter(g => g.unclaimed !== undefined)
+      .flatMap(g =>
+        g.members.map(m => ({
+          replica: g.replica,
+          fence: g.fence,
+          node: m.node,
+          slots: m.slots,
+          since: time(g.at),
+          why: g.gave_up ?? g.unclaimed ?? '',
+        })),
+      ),
+    alarms: s.alarms.map(a => ({ at: time(a.at), text: a.text })),
+  };
+}
 
 export function nodeRows(s: LedgerState): NodeRow[] {
   return Object.values(s.nodes)
@@ -25,6 +87,8 @@ export function nodeRows(s: LedgerState): NodeRow[] {
       agent_version: n.facts.agent_version,
       conditions: [
         ...n.facts.conditions,
+        ...blocked(s, n.facts.node_id),
+        ...unclaimedOn(s, n.facts.node_id),
         ...Object.values(s.grants).flatMap(g => {
           const left = g.left[n.facts.node_id];
           return left === undefined
@@ -38,15 +102,23 @@ export function nodeRows(s: LedgerState): NodeRow[] {
     }));
 }
 
-/** Names of replicas that hold or wait for GPUs. */
-export const replicaNames = (s: LedgerState): string[] =>
-  [...new Set([...Object.values(s.grants).map(g => g.replica), ...s.waiting.map(w => w.replica)])].sort();
+function blocked(s: LedgerState, node: string): NodeRow['conditions'] {
+  const why = blockOf(s, node);
+  return why === null ? [] : [{ code: 'blocked', message: why }];
+}
+
+const unclaimedOn = (s: LedgerState, node: string): NodeRow['conditions'] =>
+  Object.values(s.grants)
+    .filter(g => g.unclaimed !== undefined && g.members.some(m => m.node === node))
+    .map(g => ({ code: 'unclaimed', message: `${g.replica} (fence ${g.fence}): ${g.unclaimed}` }));
 
 export function ledgerDetails(s: LedgerState): string {
   const rows = nodeRows(s);
   const free = rows.reduce((n, r) => n + r.gpus.free, 0);
   const total = rows.reduce((n, r) => n + r.gpus.total, 0);
   const lines = [
+    ...(s.rebuilding === null ? [] : [`**rebuilding**: ${s.rebuilding.why}`, '']),
+    ...(s.brake.on ? [`**brake on**: ${s.brake.reason}`, ''] : []),
     `**${rows.length} nodes**, ${free} of ${total} GPUs free, ${Object.keys(s.grants).length} grants, ${s.waiting.length} waiting, route table ${s.version}`,
     '',
     ...rows

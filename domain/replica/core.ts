@@ -38,6 +38,8 @@ export function ask(s: ReplicaState, now: number, reason: string, release?: make
   s.reserving = msg.key;
   s.fence = null;
   s.grant = null;
+  s.claiming = false;
+  s.lost = null;
   s.members = [];
   s.endpoint = null;
   s.key_id = null;
@@ -46,7 +48,7 @@ export function ask(s: ReplicaState, now: number, reason: string, release?: make
   s.after_stop = null;
   s.proofs = null;
   enter(s, now, 'pending', reason, s.spec.placement.timeout);
-  return [{ do: 'ledger', msg }, ...waitTimers(s, now)];
+  return [{ do: 'ledger', msg }, { do: 'clear_timer', id: 'node_loss' }, ...waitTimers(s, now)];
 }
 
 /** Timers of pending: placement.timeout, and the end of the next exclusion. */

@@ -1,9 +1,10 @@
 // What the replica's transitions say to others: orders for the node, messages for the ledger. Keys come from a counter
 // in the state, so that a message sent again is known by its key.
-import type { MemberOrder, Prepared, Spawned, StopOrder } from '../../contracts/activities.js';
+import type { AdoptOrder, MemberOrder, Prepared, Spawned, StopOrder } from '../../contracts/activities.js';
 import type { ExitStatus, FailureClass, FailureDigest, StopProof } from '../../contracts/engine.js';
 import { ledgerKey } from '../../contracts/ids.js';
 import type {
+  AssertMsg,
   EndpointMsg,
   GrantMember,
   ReleaseMsg,
@@ -11,6 +12,7 @@ import type {
   ReserveMsg,
   Shape,
 } from '../../contracts/messages.js';
+import type { Endpoint } from '../../contracts/routes.js';
 import { type ReplicaSpec, specHash } from '../../contracts/spec.js';
 import type { MemberStatus } from '../../contracts/status.js';
 import type { ReplicaState } from './state.js';
@@ -46,16 +48,43 @@ const nextKey = (s: ReplicaState, what: string): string => ledgerKey(s.first_run
 
 /** A reserve; with what is released (with proof) in the same message where there is something (renew). */
 export function reserve(s: ReplicaState, release?: Released): ReserveMsg | RenewMsg {
-  const base = {
-    key: nextKey(s, 'reserve'),
-    replica: s.name,
-    run_id: s.first_run_id,
-    first_run_id: s.first_run_id,
-    shape: shapeOf(s.spec),
-    exclude: s.exclude,
-    prefer: s.grant?.members[0]?.node ?? null,
-  };
+  const base = want(s, nextKey(s, 'reserve'));
   return release === undefined ? { kind: 'reserve', ...base } : { kind: 'renew', ...base, release };
+}
+
+/** The reserve that is waited for, once more: the ledger that had it may be gone. */
+export const reserveAgain = (s: ReplicaState, key: string): ReserveMsg => ({
+  kind: 'reserve',
+  ...want(s, key),
+});
+
+const runs = (s: ReplicaState) => ({
+  run_id: s.run_id,
+  continued_run_id: s.continued_run_id,
+  first_run_id: s.first_run_id,
+});
+
+const want = (s: ReplicaState, key: string): Omit<ReserveMsg, 'kind'> => ({
+  key,
+  replica: s.name,
+  ...runs(s),
+  shape: shapeOf(s.spec),
+  exclude: s.exclude,
+  prefer: s.grant?.members[0]?.node ?? null,
+  adopt: s.adopt?.slots == null ? null : { node: s.adopt.node, slots: s.adopt.slots },
+});
+
+export function assertion(s: ReplicaState): AssertMsg {
+  return {
+    kind: 'assert',
+    key: nextKey(s, 'assert'),
+    replica: s.name,
+    ...runs(s),
+    fence: s.fence,
+    members: s.grant?.members ?? [],
+    why: s.grant?.why ?? '',
+    endpoint: s.fence !== null && s.phase === 'ready' ? endpointOf(s, 'ready') : null,
+  };
 }
 
 export function release(s: ReplicaState, released: Released | null, withdraw: string | null): ReleaseMsg {
@@ -107,6 +136,11 @@ export function order(s: ReplicaState): MemberOrder {
   };
 }
 
+export const adoptOrder = (s: ReplicaState): AdoptOrder => ({
+  ...order(s),
+  process: s.adopt === null ? null : { pid: s.adopt.pid, port: s.adopt.port },
+});
+
 export function stopOrders(s: ReplicaState, reason: string): { node: string; order: StopOrder }[] {
   return (s.grant?.members ?? []).map(m => ({
     node: m.node,
@@ -134,26 +168,25 @@ export function endpointMsg(
     kind: 'endpoint',
     key: nextKey(s, 'endpoint'),
     replica: s.name,
-    run_id: s.first_run_id,
+    run_id: s.run_id,
     fence: s.fence!,
     answer,
-    endpoint:
-      state === null
-        ? null
-        : {
-            model: s.spec.served_model_name,
-            aliases: s.spec.aliases,
-            replica: s.name,
-            fence: s.fence!,
-            node: s.grant!.members[0]!.node,
-            url: s.endpoint!,
-            key_id: s.key_id,
-            auth: s.key_id === null ? 'none' : 'derived',
-            state,
-            revision: specHash(s.spec),
-          },
+    endpoint: state === null ? null : endpointOf(s, state),
   };
 }
+
+const endpointOf = (s: ReplicaState, state: Endpoint['state']): Endpoint => ({
+  model: s.spec.served_model_name,
+  aliases: s.spec.aliases,
+  replica: s.name,
+  fence: s.fence!,
+  node: s.grant!.members[0]!.node,
+  url: s.endpoint!,
+  key_id: s.key_id,
+  auth: s.key_id === null ? 'none' : 'derived',
+  state,
+  revision: specHash(s.spec),
+});
 
 export function launchDigest(code: string, cls: FailureClass, sentence: string): FailureDigest {
   return { code, class: cls, sentence, exit: null, tail: [], evidence: null };

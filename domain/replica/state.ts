@@ -1,8 +1,10 @@
 // The replica's state (plain JSON, carried over continue-as-new), its events and its effects. What each phase means
 // stands in contracts/status.ts.
 import type {
+  AdoptOrder,
   ControlActivities,
   LoadProgress,
+  LookedAt,
   MemberOrder,
   Prepared,
   ReadyResult,
@@ -10,7 +12,14 @@ import type {
   StopOrder,
 } from '../../contracts/activities.js';
 import type { EngineEvent, FailureDigest, StopProof } from '../../contracts/engine.js';
-import type { Excluded, GrantMember, LedgerMsg, LedgerReply, ProgressMsg } from '../../contracts/messages.js';
+import type {
+  AdoptRequest,
+  Excluded,
+  GrantMember,
+  LedgerMsg,
+  LedgerReply,
+  ProgressMsg,
+} from '../../contracts/messages.js';
 import type { ReplicaSpec } from '../../contracts/spec.js';
 import type { MemberStatus, ReplicaPhase } from '../../contracts/status.js';
 
@@ -33,6 +42,9 @@ export interface ReplicaState {
   v: 1;
   name: string;
   first_run_id: string;
+  /** This run and the one that it continues, set by each run: the ledger tells a reset by them. */
+  run_id: string;
+  continued_run_id: string | null;
   spec: ReplicaSpec;
   phase: ReplicaPhase;
   reason: string;
@@ -47,6 +59,14 @@ export interface ReplicaState {
   grant: { members: GrantMember[]; why: string } | null;
   /** Key of the reserve that is waited for. */
   reserving: string | null;
+  /** Key of the assertion that isn't answered yet. */
+  asserting: string | null;
+  /** An engine that another run left is being taken over. */
+  claiming: boolean;
+  /** A process that llmgw didn't start is to be taken over; `slots`: what it was seen to have. */
+  adopt: (AdoptRequest & { slots: number[] | null }) | null;
+  /** A member's node is lost since `at`; `until`: when it is replaced, null: never. */
+  lost: { node: string; at: number; until: number | null; reason: string } | null;
   keys: number;
   members: MemberStatus[];
   endpoint: string | null;
@@ -89,6 +109,10 @@ export type ReplicaEvent =
   | { type: 'launched'; fence: number; result: Prepared & Spawned }
   /** `delivered` false: no attempt ever reached the node, so nothing was started there. */
   | { type: 'launch_failed'; fence: number; code: string; sentence: string; delivered: boolean }
+  /** The engine that was to be claimed or adopted is not to be had. */
+  | { type: 'adopt_failed'; fence: number; code: string; sentence: string }
+  | { type: 'looked'; result: LookedAt }
+  | { type: 'look_failed'; code: string; sentence: string }
   | { type: 'ready_result'; fence: number; result: ReadyResult }
   | { type: 'progress'; msg: ProgressMsg }
   /** A signal that hasn't its shape. */
@@ -104,12 +128,14 @@ export type ReplicaEvent =
   | { type: 'restart'; by: string }
   | { type: 'cancel' };
 
-export type TimerId = 'back_off' | 'pending' | 'exclusion' | 'stop_again';
-export type Op = 'launch' | 'await_ready' | 'drain';
+export type TimerId = 'back_off' | 'pending' | 'exclusion' | 'stop_again' | 'node_loss';
+export type Op = 'launch' | 'adopt' | 'await_ready' | 'drain';
 
 export type ReplicaEffect =
   | { do: 'ledger'; msg: LedgerMsg }
   | { do: 'launch'; node: string; order: MemberOrder }
+  | { do: 'adopt'; node: string; order: AdoptOrder }
+  | { do: 'look'; node: string; process: { pid: number; port: number } }
   | { do: 'await_ready'; node: string; order: MemberOrder }
   | { do: 'drain'; queues: string[]; input: Parameters<ControlActivities['await_drained']>[0] }
   /** `bound_ms`: how long it is tried before the domain hears of it. */
@@ -119,11 +145,18 @@ export type ReplicaEffect =
   | { do: 'timer'; id: TimerId; ms: number }
   | { do: 'clear_timer'; id: TimerId };
 
-export function initialReplica(spec: ReplicaSpec, firstRunId: string, now: number): ReplicaState {
+export function initialReplica(
+  spec: ReplicaSpec,
+  firstRunId: string,
+  now: number,
+  adopt: AdoptRequest | null = null,
+): ReplicaState {
   return {
     v: 1,
     name: spec.name,
     first_run_id: firstRunId,
+    run_id: firstRunId,
+    continued_run_id: null,
     spec,
     phase: 'pending',
     reason: 'asking the ledger for GPUs',
@@ -134,6 +167,10 @@ export function initialReplica(spec: ReplicaSpec, firstRunId: string, now: numbe
     last_fence: 0,
     grant: null,
     reserving: null,
+    asserting: null,
+    claiming: false,
+    adopt: adopt === null ? null : { ...adopt, slots: null },
+    lost: null,
     keys: 0,
     members: [],
     endpoint: null,

@@ -7,15 +7,16 @@ import { TIMING } from '../../contracts/timing.js';
 import { ask, enter, log, node, waitTimers } from './core.js';
 import { excluding } from './exclusions.js';
 import { decideFailure } from './failure.js';
+import { assertHold, onAdoptFailed, onLooked, onNodeLoss, onNodeNews, onStale } from './holding.js';
 import * as make from './make.js';
 import type { ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from './state.js';
 import { afterStop, drain, end, finish, onStopFailed, stop, stopEffect } from './stopping.js';
 
 export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): ReplicaEffect[] {
-  if (s.outcome !== null) return ev.type === 'ledger' ? giveBack(s, ev.reply, now) : [];
+  if (s.outcome !== null) return ev.type === 'ledger' ? afterTheEnd(s, ev.reply, now) : [];
   switch (ev.type) {
     case 'started':
-      return ask(s, now, 'asking the ledger for GPUs');
+      return started(s, now);
     case 'resumed':
       return resume(s, now);
     case 'ledger':
@@ -26,17 +27,28 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       s.endpoint = make.url(ev.result);
       s.key_id = ev.result.key_id ?? null;
       s.stop_ms = ev.result.stop_ms ?? null;
+      const how = ev.result.adopted && (s.claiming || s.adopt !== null) ? 'taken over' : 'started';
+      // The ledger knows it as nobody's, or as another run's.
+      const claimed = s.claiming ? assertHold(s) : [];
+      s.claiming = false;
+      s.adopt = null;
       enter(
         s,
         now,
         'loading',
-        `engine started on ${node(s)} (pid ${ev.result.pid}), loading the model`,
+        `engine ${how} on ${node(s)} (pid ${ev.result.pid}), loading the model`,
         s.spec.no_progress_timeout,
       );
-      return [{ do: 'await_ready', node: node(s), order: make.order(s) }];
+      return [...claimed, { do: 'await_ready', node: node(s), order: make.order(s) }];
     }
     case 'launch_failed':
       return onLaunchFailed(s, ev, now);
+    case 'adopt_failed':
+      return onAdoptFailed(s, ev, now);
+    case 'looked':
+      return onLooked(s, ev.result, now);
+    case 'look_failed':
+      return s.phase === 'pending' ? end(s, now, ev.code, ev.sentence) : [];
     case 'ready_result': {
       if (ev.fence !== s.fence || s.phase !== 'loading') return [];
       if (!ev.result.ready) return fail(s, ev.result.failure, 0, now);
@@ -76,8 +88,25 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
   }
 }
 
+/** An adoption looks first: which GPUs the process has decides what is asked for. */
+function started(s: ReplicaState, now: number): ReplicaEffect[] {
+  if (s.adopt === null) return ask(s, now, 'asking the ledger for GPUs');
+  const { node: at, pid, port } = s.adopt;
+  enter(s, now, 'pending', `looking at pid ${pid} on ${at}`, null);
+  return [{ do: 'look', node: at, process: { pid, port } }];
+}
+
+/** What comes while the release is on its way: a grant that is given back, a ledger that asks. */
+function afterTheEnd(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[] {
+  return r.kind === 'assert' ? assertHold(s) : giveBack(s, r, now);
+}
+
 function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[] {
+  if (r.kind === 'assert') return assertHold(s);
+  if (r.kind === 'stale') return onStale(s, r, now);
+  if (r.kind === 'node') return r.news === 'missing' ? onMissing(s, r, now) : onNodeNews(s, r, now);
   if (r.kind === 'ack') {
+    if (r.key === s.asserting) s.asserting = null;
     if (r.key !== s.draining_key || s.phase !== 'draining') return [];
     s.draining_key = null;
     return [
@@ -111,23 +140,9 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
     return [
       { do: 'clear_timer', id: 'pending' },
       { do: 'clear_timer', id: 'exclusion' },
-      { do: 'launch', node: node(s), order: make.order(s) },
-    ];
-  }
-  if (r.kind === 'stale') {
-    s.reserving = null;
-    s.fence = r.fence;
-    s.grant = { members: r.members, why: 'left by an earlier run' };
-    return [
-      { do: 'clear_timer', id: 'pending' },
-      { do: 'clear_timer', id: 'exclusion' },
-      ...drain(
-        s,
-        now,
-        { next: 'renew' },
-        `an earlier run left an engine (fence ${r.fence}): draining and stopping it`,
-        true,
-      ),
+      s.adopt === null
+        ? { do: 'launch', node: node(s), order: make.order(s) }
+        : { do: 'adopt', node: node(s), order: make.adoptOrder(s) },
     ];
   }
   if (r.hopeless && !s.ever_ready) return end(s, now, 'DOES_NOT_FIT', r.reason);
@@ -135,6 +150,13 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
   if (s.reason !== reason) log(s, now, reason);
   s.reason = reason;
   return [];
+}
+
+/** Its node is there, knows of no such engine, and has no exit to tell: its records were lost. */
+function onMissing(s: ReplicaState, r: Extract<LedgerReply, { kind: 'node' }>, now: number): ReplicaEffect[] {
+  if (r.fence !== s.fence || s.phase !== 'ready') return [];
+  const member = s.grant?.members.find(m => m.node === r.node)?.rank ?? 0;
+  return fail(s, make.launchDigest('ENGINE_UNKNOWN', 'retry', r.reason), member, now);
 }
 
 /**
@@ -253,6 +275,8 @@ function onTimer(s: ReplicaState, id: TimerId, now: number): ReplicaEffect[] {
       return ask(s, now, 'asking the ledger for the next generation', make.atRest(s, now));
     case 'stop_again':
       return s.phase === 'stopping' ? [stopEffect(s)] : [];
+    case 'node_loss':
+      return onNodeLoss(s, now);
   }
 }
 
@@ -270,9 +294,14 @@ function askAgain(s: ReplicaState, now: number): ReplicaEffect[] {
 /** After continue-as-new: what was waited for by a timer is waited for again. */
 function resume(s: ReplicaState, now: number): ReplicaEffect[] {
   if (s.phase === 'pending') return waitTimers(s, now);
+  // The ledger knows its holder by the run that tells of it.
+  const effects = assertHold(s);
+  const until = s.lost?.until ?? null;
+  if (until !== null) effects.push({ do: 'timer', id: 'node_loss', ms: Math.max(1, until - now) });
   if (s.phase === 'backing_off')
-    return [{ do: 'timer', id: 'back_off', ms: Math.max(1, (s.deadline ?? now) - now) }];
-  return s.phase === 'stopping' ? [stopEffect(s)] : [];
+    effects.push({ do: 'timer', id: 'back_off', ms: Math.max(1, (s.deadline ?? now) - now) });
+  if (s.phase === 'stopping') effects.push(stopEffect(s));
+  return effects;
 }
 
 function onApply(s: ReplicaState, spec: ReplicaState['spec'], now: number): ReplicaEffect[] {

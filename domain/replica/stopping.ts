@@ -20,6 +20,7 @@ export function stop(s: ReplicaState, now: number, after: AfterStop, why: string
   enter(s, now, 'stopping', why, stopBound(s));
   const effects: ReplicaEffect[] = [
     { do: 'abort', op: 'launch' },
+    { do: 'abort', op: 'adopt' },
     { do: 'abort', op: 'await_ready' },
     { do: 'abort', op: 'drain' },
     { do: 'clear_timer', id: 'stop_again' },

@@ -13,7 +13,10 @@ export function reachable(): { changes: Set<string>; ends: Set<string> } {
   const changes = new Set<string>();
   const phases = new Set<string>();
   const seen = new Set<string>();
-  const todo = [initialReplica(spec(), 'run', NOW)];
+  const todo = [
+    initialReplica(spec(), 'run', NOW),
+    initialReplica(spec(), 'run', NOW, { node: 'n1', pid: 77, port: 8_000 }),
+  ];
   while (todo.length > 0) {
     const state = todo.pop()!;
     phases.add(state.phase);
@@ -43,6 +46,10 @@ function decidesBy(s: ReplicaState): string {
     s.draining_key !== null,
     s.reserving !== null,
     s.proofs !== null,
+    s.asserting !== null,
+    s.claiming,
+    s.lost !== null,
+    s.adopt,
     s.outcome?.kind,
   ]);
 }
@@ -66,6 +73,23 @@ function eventsIn(s: ReplicaState): ReplicaEvent[] {
     { type: 'ledger', reply: { kind: 'waiting', key, reason: 'nowhere', hopeless: true } },
     { type: 'ledger', reply: { kind: 'stale', key, fence: s.last_fence + 1, members: MEMBERS } },
     { type: 'ledger', reply: { kind: 'ack', key, version: 1, queues: [] } },
+    { type: 'ledger', reply: { kind: 'assert', key: '' } },
+    ...(s.asserting === null
+      ? []
+      : [fence, s.last_fence + 1].map(f => ({
+          type: 'ledger' as const,
+          reply: { kind: 'stale' as const, key: s.asserting!, fence: f, members: MEMBERS },
+        }))),
+    ...(['lost', 'back', 'forgotten', 'missing'] as const).map(news => ({
+      type: 'ledger' as const,
+      reply: { kind: 'node' as const, key: '', node: 'n1', fence, news, at: NOW, reason: 'dark' },
+    })),
+    ...['FENCE_CONFLICT', 'ENGINE_UNKNOWN', 'NODE_UNREACHABLE'].map(code => ({
+      type: 'adopt_failed' as const,
+      fence,
+      code,
+      sentence: 'no',
+    })),
     {
       type: 'launched',
       fence,
@@ -107,6 +131,9 @@ function eventsIn(s: ReplicaState): ReplicaEvent[] {
     { type: 'drained', fence, drained: false, outstanding: 3, heard: true },
     { type: 'timer', id: 'back_off' },
     { type: 'timer', id: 'pending' },
+    { type: 'timer', id: 'node_loss' },
+    { type: 'looked', result: { slots: [0], engine: null } },
+    { type: 'look_failed', code: 'ADOPT_REFUSED', sentence: 'no' },
     { type: 'apply', spec: spec() },
     { type: 'restart', by: '' },
     { type: 'cancel' },

@@ -38,6 +38,9 @@ export function facts(over: Partial<NodeFacts> = {}): NodeFacts {
     foreign: 0,
     unproven: false,
     conditions: [],
+    hello_at: 1,
+    boot_id: 'boot-1',
+    running: [],
     ...over,
   };
 }

@@ -13,14 +13,16 @@ const reserve = (replica: string, key: string, over: Record<string, unknown> = {
   key,
   replica,
   run_id: 'x',
+  continued_run_id: null,
   first_run_id: 'x',
   shape: shapeOf(spec(over)),
   exclude: [],
   prefer: null,
+  adopt: null,
 });
 
 const withNode = (over = {}): LedgerState => {
-  const s = emptyLedger();
+  const s = emptyLedger('epoch', 0);
   ledgerStep(s, [{ kind: 'node', facts: facts(over) }], 1_000);
   return s;
 };
@@ -92,7 +94,7 @@ describe('the ledger', () => {
   it('has a new run stop first what an earlier run of the same replica left (INV-1, INV-5)', () => {
     const s = withNode();
     ledgerStep(s, [reserve('a', 'k')], 5_000);
-    const next = { ...reserve('a', 'k2'), first_run_id: 'y' };
+    const next = { ...reserve('a', 'k2'), run_id: 'y', first_run_id: 'y' };
     expect(ledgerStep(s, [next], 6_000)).toMatchObject([
       { reply: { kind: 'stale', key: 'k2', fence: 5_000, members: [{ node: 'n1', slots: [0] }] } },
     ]);
@@ -112,7 +114,7 @@ describe('the ledger', () => {
   it('asks a run once to stop what an earlier run left: GPUs that stay leaked are passed by', () => {
     const s = withNode();
     ledgerStep(s, [reserve('a', 'k')], 5_000);
-    const next = { ...reserve('a', 'y/reserve/1'), first_run_id: 'y' };
+    const next = { ...reserve('a', 'y/reserve/1'), run_id: 'y', first_run_id: 'y' };
     ledgerStep(s, [next], 6_000);
     const leaked = { ...proof(), leaked: [{ gpu: 'GPU-0', pids: [4711], used_mib: 900 }] };
     const renew = {
@@ -124,9 +126,9 @@ describe('the ledger', () => {
     expect(ledgerStep(s, [renew], 7_000)).toMatchObject([
       { reply: { kind: 'granted', key: 'y/reserve/2', members: [{ node: 'n1', slots: [1] }] } },
     ]);
-    expect(ledgerStep(s, [{ ...reserve('a', 'z/reserve/1'), first_run_id: 'z' }], 8_000)).toMatchObject([
-      { reply: { kind: 'stale', key: 'z/reserve/1', fence: 5_000 } },
-    ]);
+    expect(
+      ledgerStep(s, [{ ...reserve('a', 'z/reserve/1'), run_id: 'z', first_run_id: 'z' }], 8_000),
+    ).toMatchObject([{ reply: { kind: 'stale', key: 'z/reserve/1', fence: 7_000 } }]);
   });
 
   it('takes no notice of a reserve that a newer one of the same run has overtaken', () => {
@@ -154,7 +156,7 @@ describe('the ledger', () => {
       ],
       5_500,
     );
-    const effects = ledgerStep(s, [{ ...reserve('a', 'k2'), first_run_id: 'y' }], 6_000);
+    const effects = ledgerStep(s, [{ ...reserve('a', 'k2'), run_id: 'y', first_run_id: 'y' }], 6_000);
     expect(effects).toMatchObject([{ reply: { kind: 'granted', members: [{ node: 'n2' }] } }]);
   });
 

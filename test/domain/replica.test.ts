@@ -194,7 +194,9 @@ describe('a replica', () => {
   it('waits with a stop that was refused until its timer, over continue-as-new too', () => {
     const b = new Bench().ready().exit();
     b.send({ type: 'resumed' });
-    expect(b.last).toMatchObject([{ do: 'stop' }]);
+    // What it holds is told first: the ledger knows its holder by its run.
+    const told = { do: 'ledger', msg: { kind: 'assert', fence: b.fences } };
+    expect(b.last).toMatchObject([told, { do: 'stop' }]);
     const pending = new Bench({ placement: { timeout: '1h' } });
     pending.send({ type: 'resumed' });
     expect(pending.last).toMatchObject(
@@ -202,7 +204,10 @@ describe('a replica', () => {
     );
     const off = new Bench().grant().launched().exit().stopped();
     off.send({ type: 'resumed' });
-    expect(off.last).toMatchObject([{ do: 'timer', id: 'back_off' }]);
+    expect(off.last).toMatchObject([
+      { do: 'ledger', msg: { kind: 'assert' } },
+      { do: 'timer', id: 'back_off' },
+    ]);
   });
 
   it('forgets the placement.timeout of a spec that was replaced', () => {
@@ -319,6 +324,13 @@ describe('a replica', () => {
         members: [{ node: 'n1', rank: 0, slots: [3] }],
       },
     });
+    // It is claimed where it runs the same spec; this one does not.
+    expect(b.last).toMatchObject(
+      expect.arrayContaining([
+        { do: 'adopt', node: 'n1', order: expect.objectContaining({ fence: 50, slots: [3], process: null }) },
+      ]),
+    );
+    b.send({ type: 'adopt_failed', fence: 50, code: 'FENCE_CONFLICT', sentence: 'it runs another spec' });
     // Its clients are drained first: it may have served until a moment ago.
     expect(b.state.phase).toBe('draining');
     const key = b.state.draining_key!;

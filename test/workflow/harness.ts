@@ -4,13 +4,14 @@
 import { Client, type WorkflowHandle } from '@temporalio/client';
 import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { Worker } from '@temporalio/worker';
-import { controlActivities, planActivities } from '../../activities/control/index.js';
+import { controlActivities, type PlanPorts, planActivities } from '../../activities/control/index.js';
 import type { ControlActivities } from '../../contracts/activities.js';
 import { controlQueue, FLEET_ID, replicaWorkflowId, WORKFLOW_QUEUE } from '../../contracts/ids.js';
 import type { Endpoint } from '../../contracts/routes.js';
 import type { NodeRow, ReplicaPhase, ReplicaStatus } from '../../contracts/status.js';
 import { findTemporal } from '../../dev/temporal-binary.js';
 import { FleetClient } from '../../server/fleet.js';
+import { survey } from '../../server/survey.js';
 import { type Times, workflowBundle } from './bundle.js';
 import { quietRuntime } from './runtime.js';
 import { SimNode } from './sim-node.js';
@@ -102,6 +103,9 @@ export class Installation {
   readonly drains: Parameters<ControlActivities['await_drained']>[0][] = [];
   /** What a drain answers; the test may let it wait. */
   onDrain: ControlActivities['await_drained'] = async () => ({ drained: true, outstanding: 0 });
+  /** What a watch of a silent node sees; without the test's word nothing. */
+  onSilent: PlanPorts['watchSilent'] = (_, signal) =>
+    new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
   readonly queue = controlQueue('cp');
   bundle = { code: '' };
   private readonly nodes: SimNode[] = [];
@@ -126,7 +130,12 @@ export class Installation {
       taskQueue: WORKFLOW_QUEUE,
       workflowBundle: this.bundle,
       maxCachedWorkflows: cached,
-      activities: planActivities(() => this.fleet.ledger()),
+      activities: planActivities({
+        ledger: () => this.fleet.ledger(),
+        survey: () => survey(this.client),
+        watchSilent: (input, signal) => this.onSilent(input, signal),
+      }),
+      maxHeartbeatThrottleInterval: '200ms',
       activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
     });
     await this.run({

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { shapeOf } from '../../domain/replica/make.js';
 import { spec } from '../domain/fixtures.js';
 import { eventually, type Installation, TestServer } from './harness.js';
-import { exitEvent } from './sim-node.js';
+import { exitEvent, strongProof } from './sim-node.js';
 
 let server: TestServer;
 let installation: Installation;
@@ -97,13 +97,14 @@ describe('an agent that goes away', () => {
   });
 });
 
-it('a stop whose proof cannot be had leaves those GPUs out, and the next generation takes others', async () => {
+it('a stop whose proof cannot be had leaves those GPUs out, and the next generation takes others; the ledger goes on trying', async () => {
   const node = await installation.node('n-leaks', 2);
   const replica = await installation.startReplica('leaks', { placement: { nodes: [node.id] } });
   const { fence } = await replica.reaches('ready');
   node.hold('stop').refuse('STOP_INCOMPLETE', 'pid 4711 holds 70 GiB of GPU 0');
   // The bound of all attempts is reached in the second one: what the first said is still what is told.
   node.hold('stop');
+  const byTheLedger = node.hold('stop');
   await node.exit('leaks', fence!);
   const next = await replica.reaches('ready', 2);
   expect(next.members[0]?.gpus).toEqual(['GPU-n-leaks-1']);
@@ -111,6 +112,9 @@ it('a stop whose proof cannot be had leaves those GPUs out, and the next generat
   expect(await installation.row(node.id, r => r.gpus.leaked === 1, 'shows the leak')).toMatchObject({
     gpus: { total: 2, free: 0, held: 1, leaked: 1 },
   });
+  await byTheLedger.called;
+  byTheLedger.answer(strongProof());
+  await installation.row(node.id, r => r.gpus.leaked === 0 && r.gpus.free === 1, 'has the GPU back');
 });
 
 describe('a message that comes twice or late', () => {
@@ -174,9 +178,24 @@ describe('a workflow that is gone', () => {
     await installation.row(nodeId, r => r.gpus.free === 8, 'is free');
   });
 
-  it('and left an engine has it stopped with proof by the next run of its name, before that takes GPUs (INV-1, INV-5)', async () => {
+  it('and left an engine has it claimed by the next run of its name: it serves on, with its fence (INV-5)', async () => {
+    const node = await installation.node('n-claimed', 1);
+    const spec = { placement: { nodes: [node.id] } };
+    const first = await installation.startReplica('claimed', spec);
+    const { fence, members } = await first.reaches('ready');
+    await first.handle.terminate('by the test');
+    const next = await (await installation.startReplica('claimed', spec)).reaches('ready');
+    expect(next).toMatchObject({ fence, generation: 1, members: [{ pid: members[0]!.pid }] });
+    expect(node.calls.map(c => c.activity)).toEqual(['launch', 'await_ready', 'adopt', 'await_ready']);
+    expect(await holders('claimed')).toMatchObject([{ fence }]);
+  });
+
+  it('and left an engine of another spec has it stopped with proof by the next run, before that takes GPUs (INV-1)', async () => {
     const node = await installation.node('n-left', 1);
-    const first = await installation.startReplica('left', { placement: { nodes: [node.id] } });
+    const first = await installation.startReplica('left', {
+      placement: { nodes: [node.id] },
+      args: ['--seed', '1'],
+    });
     const { fence } = await first.reaches('ready');
     await first.handle.terminate('by the test');
     expect(await holders('left')).toMatchObject([{ fence }]);
@@ -186,6 +205,7 @@ describe('a workflow that is gone', () => {
     expect(node.calls.map(c => [c.activity, c.fence])).toEqual([
       ['launch', fence],
       ['await_ready', fence],
+      ['adopt', fence],
       ['stop', fence],
       ['launch', next.fence],
       ['await_ready', next.fence],
@@ -195,8 +215,8 @@ describe('a workflow that is gone', () => {
 
   it('has its exits kept by the ledger as unclaimed', async () => {
     expect(await installation.fleet.engineEvent('n1', exitEvent('nobody', 4_711))).toBe('unclaimed');
-    const { unclaimed } = await installation.fleet.ledger();
-    expect(unclaimed).toMatchObject([{ event: { replica: 'nobody', fence: 4_711, seq: 1 } }]);
+    const { exits } = await installation.fleet.ledger();
+    expect(exits).toMatchObject([{ event: { replica: 'nobody', fence: 4_711, seq: 1 } }]);
   });
 });
 
@@ -237,6 +257,8 @@ describe('a ledger that is not there', () => {
     await loser.reaches('pending');
     await loser.handle.cancel();
     await apart.startLedger();
+    // As a control plane does that finds another ledger.
+    await node.hello({ session: node.session });
     const status = await replica.reaches('ready');
     expect(status).toMatchObject({ generation: 1, members: [{ node: 'n1' }] });
     expect((await loser.ended()).status).toBe('CANCELLED');

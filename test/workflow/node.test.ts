@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { SilentVerdict } from '../../contracts/activities.js';
 import { nodeWorkflowId } from '../../contracts/ids.js';
+import { survey } from '../../server/survey.js';
 import { eventually, type Installation, TestServer } from './harness.js';
-import { currentDetails } from './history.js';
+import { activitySummaries, currentDetails } from './history.js';
 import { gpuId, inventory, type SimNode } from './sim-node.js';
 
 let server: TestServer;
@@ -113,8 +115,151 @@ describe('a node', () => {
   });
 });
 
+interface Watch {
+  node_id: string;
+  believed: string;
+  /** Aborts when the workflow wants no verdict any more. */
+  signal: AbortSignal;
+  answer(verdict: SilentVerdict['verdict']): void;
+  fail(why: string): void;
+}
+
+/** The watches of the nodes as they come; each waits for the test. */
+function watches(): Watch[] {
+  const seen: Watch[] = [];
+  installation.onSilent = ({ node_id, believed }, signal) =>
+    new Promise((resolve, reject) => {
+      signal.addEventListener('abort', () => reject(signal.reason));
+      seen.push({
+        node_id,
+        believed,
+        signal,
+        answer: verdict => resolve({ verdict, evidence: `the test says ${verdict}` }),
+        fail: why => reject(new Error(why)),
+      });
+    });
+  return seen;
+}
+
+/** A node that said hello and whose stream then ended. */
+async function fallenSilent(id: string): Promise<SimNode> {
+  const node = await installation.silentNode(id).hello({ heartbeat_interval_ms: 50 });
+  await gone(node, 1);
+  return node;
+}
+
+describe('a node that is silent', () => {
+  const handleOf = (node: SimNode) => installation.client.workflow.getHandle(nodeWorkflowId(node.id));
+  const nth = async (seen: Watch[], node: SimNode, n: number): Promise<Watch> =>
+    (
+      await eventually(
+        () => seen.filter(w => w.node_id === node.id),
+        of => of.length >= n,
+        `watch ${n} of ${node.id} has begun`,
+      )
+    )[n - 1]!;
+
+  it('is unsupervised while it serves, lost when nothing answers any more, and watched all the time', async () => {
+    const seen = watches();
+    const node = await fallenSilent('n-unsupervised');
+    const first = await nth(seen, node, 1);
+    expect(first.believed).toBe('silent');
+    first.answer('serving');
+    const row = await installation.row(node.id, r => r.state === 'unsupervised', 'is unsupervised');
+    expect(row.reason).toContain('serve on without one: the test says serving');
+    const second = await nth(seen, node, 2);
+    expect(second.believed).toBe('unsupervised');
+    second.answer('unchanged');
+    const third = await nth(seen, node, 3);
+    expect(third.believed).toBe('unsupervised');
+    third.answer('dark');
+    await installation.row(node.id, r => r.state === 'lost', 'is lost');
+    expect((await nth(seen, node, 4)).believed).toBe('lost');
+    expect((await activitySummaries(handleOf(node)))[0]).toBe(
+      'watch_silent: does anything of n-unsupervised serve? It is believed to be silent',
+    );
+    await node.hello();
+    await installation.row(node.id, r => r.state === 'connected', 'is connected');
+  });
+
+  it('is watched no more once it says hello', async () => {
+    const seen = watches();
+    const node = await fallenSilent('n-came-back');
+    const watch = await nth(seen, node, 1);
+    await node.hello();
+    await eventually(() => watch.signal.aborted, Boolean, 'the watch is cancelled');
+    expect(await installation.fleet.node(node.id)).toMatchObject({ state: 'connected', session: 2 });
+    expect(seen.filter(w => w.node_id === node.id)).toHaveLength(1);
+  });
+
+  it('is watched again when an attempt fails, which costs its history nothing', async () => {
+    const seen = watches();
+    const node = await fallenSilent('n-retried');
+    (await nth(seen, node, 1)).fail('this instance cannot judge');
+    (await nth(seen, node, 2)).answer('dark');
+    await installation.row(node.id, r => r.state === 'lost', 'is lost');
+    expect(await activitySummaries(handleOf(node))).toHaveLength(2);
+  });
+
+  it('is forgotten on an operator’s word: its workflow ends, and its next hello numbers its slots anew', async () => {
+    watches();
+    const node = await fallenSilent('n-burnt');
+    await installation.row(node.id, r => r.state === 'silent', 'is silent');
+    const handle = handleOf(node);
+    const { runId } = await handle.describe();
+    await handle.signal('forget', { by: 'ann' });
+    expect(await installation.client.workflow.getHandle(handle.workflowId, runId).result()).toBe(
+      'forgotten by ann',
+    );
+    await node.hello({ session: 1, inventory: inventory('n-other-machine', 1) });
+    expect(await slotsOf(node)).toEqual({ 0: gpuId('n-other-machine', 0) });
+    expect((await handle.describe()).runId).not.toBe(runId);
+  });
+
+  it('is not forgotten when its hello comes with the operator’s word', async () => {
+    const node = await fallenSilent('n-at-once');
+    await installation.row(node.id, r => r.state === 'silent', 'is silent');
+    await Promise.all([handleOf(node).signal('forget', { by: 'ann' }), node.hello()]);
+    expect(await installation.fleet.node(node.id)).toMatchObject({ state: 'connected', session: 2 });
+    await installation.row(node.id, r => r.state === 'connected', 'is connected');
+  });
+});
+
+it('a survey names the open replicas, with the node that they are on, and the open nodes', async () => {
+  const node = await installation.node('n-surveyed');
+  const replica = await installation.startReplica('surveyed', { placement: { nodes: [node.id] } });
+  const { runId } = await replica.handle.describe();
+  const seen = await eventually(
+    () => survey(installation.client),
+    s => s.replicas.some(r => r.name === 'surveyed' && r.node !== null) && s.nodes.includes(node.id),
+    'visibility has both',
+    25_000,
+  );
+  expect(seen.replicas).toContainEqual({ name: 'surveyed', run_id: runId, node: node.id });
+  await replica.reaches('ready');
+  await replica.handle.terminate();
+  await eventually(
+    () => survey(installation.client),
+    s => s.replicas.every(r => r.name !== 'surveyed'),
+    'visibility knows that it is closed',
+  );
+});
+
+describe('the ledger hears of a node', () => {
+  it('again when it asks, and of each hello, although nothing has changed', async () => {
+    const node = await installation.silentNode('n-told').hello();
+    const facts = async () => (await installation.fleet.ledger()).nodes[node.id]?.facts;
+    const first = await eventually(facts, f => f !== undefined, 'the ledger knows it');
+    await installation.client.workflow.getHandle(nodeWorkflowId(node.id)).signal('report', {});
+    const asked = await eventually(facts, f => f!.seq > first!.seq, 'it was told again');
+    expect(asked).toMatchObject({ hello_at: first!.hello_at, boot_id: 'boot-1' });
+    await node.hello({ session: node.session });
+    await eventually(facts, f => f!.hello_at > asked!.hello_at, 'it was told of the hello');
+  });
+});
+
 it('every history of this file replays', async () => {
   const { replayed, faults } = await server.replayAll();
   expect(faults).toEqual([]);
-  expect(replayed).toBeGreaterThanOrEqual(8);
+  expect(replayed).toBeGreaterThanOrEqual(15);
 });

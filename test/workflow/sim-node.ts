@@ -4,6 +4,8 @@ import { CompleteAsyncError, Context } from '@temporalio/activity';
 import { ApplicationFailure } from '@temporalio/common';
 import { Worker } from '@temporalio/worker';
 import type {
+  AdoptOrder,
+  LookedAt,
   MemberOrder,
   NodeActivities,
   Prepared,
@@ -11,21 +13,24 @@ import type {
   Spawned,
   StopOrder,
 } from '../../contracts/activities.js';
-import type { EngineEvent, FailureDigest, StopProof } from '../../contracts/engine.js';
+import type { EngineEvent, EngineReport, FailureDigest, StopProof } from '../../contracts/engine.js';
 import { ERRORS, type ErrorCode } from '../../contracts/errors.js';
 import { nodeQueue } from '../../contracts/ids.js';
 import type { Inventory } from '../../contracts/inventory.js';
 import type { NodeHello } from '../../contracts/messages.js';
+import { canonicalJson, specHash } from '../../contracts/spec.js';
 import type { Installation } from './harness.js';
 
-type Steered = 'launch' | 'await_ready' | 'stop';
+type Steered = 'launch' | 'adopt' | 'await_ready' | 'stop';
 interface Orders {
   launch: MemberOrder;
+  adopt: AdoptOrder;
   await_ready: MemberOrder;
   stop: StopOrder;
 }
 interface Answers {
   launch: Prepared & Spawned;
+  adopt: Prepared & Spawned;
   await_ready: ReadyResult;
   stop: StopProof;
 }
@@ -47,6 +52,7 @@ export class SimNode {
   session = 0;
   private readonly held: { [K in Steered]: ((order: Orders[K]) => Promise<Answers[K]>)[] } = {
     launch: [],
+    adopt: [],
     await_ready: [],
     stop: [],
   };
@@ -126,7 +132,7 @@ export class SimNode {
       clock_offset_ms: 0,
       heartbeat_interval_ms: 5_000,
       inventory: inventory(this.id, this.gpus),
-      engines: [],
+      engines: this.running(),
       ...over,
     });
     return this;
@@ -134,7 +140,57 @@ export class SimNode {
 
   /** The engine of that fence ended by itself; told as the control plane tells it. */
   exit(replica: string, fence: number, failure: Partial<FailureDigest> = {}, seq = 1): Promise<unknown> {
+    this.engines.delete(fence);
     return this.installation.fleet.engineEvent(this.id, exitEvent(replica, fence, failure, seq));
+  }
+
+  /** What runs on it, by fence. */
+  readonly engines = new Map<number, MemberOrder & { pid: number }>();
+  /** What `look` answers. */
+  looks: LookedAt = { slots: [], engine: null };
+
+  private running(): EngineReport[] {
+    return [...this.engines.values()].map(e => ({
+      replica: e.replica,
+      fence: e.fence,
+      rank: e.rank,
+      state: 'ready',
+      pid: e.pid,
+      gpus: e.slots.map(slot => gpuId(this.id, slot)),
+      ports: { http: portOf(e.fence) },
+      stage: null,
+      serves: {
+        model: e.spec.served_model_name,
+        aliases: e.spec.aliases,
+        url: `http://127.0.0.1:${portOf(e.fence)}`,
+        key_id: 'k1',
+        revision: specHash(e.spec),
+      },
+    }));
+  }
+
+  private started(order: MemberOrder, adopted: boolean): Prepared & Spawned {
+    const { pid } = this.engines.get(order.fence) ?? { pid: ++this.pids };
+    const { replica, fence, rank, generation, nodes, spec, slots } = order;
+    this.engines.set(fence, { replica, fence, rank, generation, nodes, spec, slots, pid });
+    return {
+      gpus: slots.map(slot => gpuId(this.id, slot)),
+      ports: { http: portOf(fence) },
+      mgmt_addr: '127.0.0.1',
+      key_id: 'k1',
+      pid,
+      adopted,
+    };
+  }
+
+  /** As an agent does: what isn't there, or runs another spec, isn't taken over. */
+  private takeOver(order: AdoptOrder): Prepared & Spawned {
+    const known = this.engines.get(order.fence);
+    if (order.process === null && known?.replica !== order.replica)
+      throw refusal('ENGINE_UNKNOWN', 'no such engine');
+    if (known !== undefined && canonicalJson(known.spec) !== canonicalJson(order.spec))
+      throw refusal('FENCE_CONFLICT', 'it runs another spec');
+    return this.started(order, true);
   }
 
   /** What a look at a spec is refused with, before anything is drained for it. */
@@ -149,22 +205,20 @@ export class SimNode {
       throw ApplicationFailure.nonRetryable('no workflow of this release calls it');
     };
     return {
-      launch: order =>
-        this.run('launch', order, () => ({
-          gpus: order.slots.map(slot => gpuId(this.id, slot)),
-          ports: { http: 20_000 + (order.fence % 1_000) },
-          mgmt_addr: '127.0.0.1',
-          key_id: 'k1',
-          pid: ++this.pids,
-          adopted: false,
-        })),
+      launch: order => this.run('launch', order, () => this.started(order, false)),
+      adopt: order => this.run('adopt', order, () => this.takeOver(order)),
+      look: async () => this.looks,
       await_ready: order =>
         this.run('await_ready', order, () => ({
           ready: true,
-          pid: this.pids,
+          pid: this.engines.get(order.fence)?.pid ?? this.pids,
           model_ids: [order.spec.served_model_name],
         })),
-      stop: order => this.run('stop', order, () => strongProof()),
+      stop: order =>
+        this.run('stop', order, () => {
+          this.engines.delete(order.fence);
+          return strongProof();
+        }),
       prepare: unused,
       spawn: unused,
       inspect: unused,
@@ -207,6 +261,11 @@ export class SimNode {
     }
   }
 }
+
+const portOf = (fence: number): number => 20_000 + (fence % 1_000);
+
+const refusal = (type: ErrorCode, message: string): ApplicationFailure =>
+  ApplicationFailure.create({ type, message, nonRetryable: true });
 
 export const gpuId = (node: string, slot: number): string => `GPU-${node}-${slot}`;
 

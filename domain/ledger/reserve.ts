@@ -1,0 +1,152 @@
+// Asking and granting: which reserve counts, what a run must deal with first, and who is placed next.
+import { keyNumber } from '../../contracts/ids.js';
+import type { LedgerReply, ReserveMsg } from '../../contracts/messages.js';
+import { type Placed, place } from '../placement.js';
+import { maskOf, without } from '../slots.js';
+import { ackReply, type LedgerEffect } from './effects.js';
+import { blockOf, candidates, type Grant, heldOn, type LedgerState, note } from './state.js';
+
+type Want = Omit<ReserveMsg, 'kind'>;
+
+export function reserve(state: LedgerState, msg: Want, now: number, effects: LedgerEffect[]): void {
+  const say = (reply: LedgerReply) => effects.push({ do: 'reply', replica: msg.replica, reply });
+  const granted = Object.values(state.grants).find(
+    g => g.replica === msg.replica && g.key === msg.key && g.run_id === msg.run_id,
+  );
+  if (granted !== undefined) {
+    say(grantedReply(granted));
+    return;
+  }
+  if (isOvertaken(state, msg)) {
+    // Answered, or it would be sent again for ever; what it released is released.
+    say(ackReply(state, msg.key, now));
+    return;
+  }
+  const stale = leftByAnotherRun(state, msg);
+  if (stale !== undefined) {
+    // Adoption of somebody else's process: nothing of that name may run already.
+    const { fence, members } = stale;
+    say({ kind: 'stale', key: msg.key, fence, members });
+    return;
+  }
+  const at = state.waiting.findIndex(w => w.replica === msg.replica);
+  if (at >= 0 && state.waiting[at]!.key === msg.key && state.waiting[at]!.run_id === msg.run_id) {
+    // Sent again: told again.
+    state.waiting[at] = { ...state.waiting[at]!, told: '' };
+    return;
+  }
+  if (at >= 0) state.waiting.splice(at, 1);
+  state.waiting.push({ ...msg, since: now, told: '' });
+}
+
+/**
+ * Signals may arrive out of order: a newer reserve of the same run counts, whatever came of it, and so does one of the
+ * run that continues it. A run that continues none of those known was reset: its keys begin anew, and it counts.
+ */
+function isOvertaken(state: LedgerState, msg: Want): boolean {
+  return [...state.waiting, ...Object.values(state.grants)].some(w => {
+    if (w.replica !== msg.replica || w.first_run_id !== msg.first_run_id) return false;
+    if (w.run_id === msg.run_id) return keyNumber(w.key) > keyNumber(msg.key);
+    return w.continued_run_id === msg.run_id;
+  });
+}
+
+/**
+ * What another run of this replica has left (terminated, reset, or never claimed), newest first. Only where every node
+ * can be asked about it: what is on a node that is away stays held (INV-2) and is passed by.
+ */
+function leftByAnotherRun(state: LedgerState, msg: Want): Grant | undefined {
+  return Object.values(state.grants)
+    .filter(
+      g =>
+        g.replica === msg.replica &&
+        g.run_id !== msg.run_id &&
+        g.run_id !== msg.continued_run_id &&
+        g.tried !== msg.run_id &&
+        g.members.every(m => state.nodes[m.node]?.facts.state === 'connected'),
+    )
+    .sort((a, b) => b.fence - a.fence)[0];
+}
+
+/** Highest priority first, then who waits longest. A shape that doesn't fit holds nobody else back. */
+export function placeWaiting(state: LedgerState, now: number, effects: LedgerEffect[]): void {
+  const order = [...state.waiting].sort((a, b) => b.shape.priority - a.shape.priority || a.since - b.since);
+  for (const want of order) {
+    const placed =
+      want.adopt === null
+        ? place(want.shape, candidates(state), want.exclude, want.prefer, now)
+        : placeAdopted(state, want.replica, want.adopt);
+    if (!placed.fits) {
+      // Nodes that were there before the ledger began anew may yet fit.
+      const hopeless = placed.hopeless && state.rebuilding === null && state.expected.length === 0;
+      if (want.told === placed.reason) continue;
+      want.told = placed.reason;
+      effects.push({
+        do: 'reply',
+        replica: want.replica,
+        reply: { kind: 'waiting', key: want.key, reason: placed.reason, hopeless },
+      });
+      continue;
+    }
+    state.waiting = state.waiting.filter(w => !(w.key === want.key && w.replica === want.replica));
+    state.last_fence = Math.max(state.last_fence + 1, now);
+    const { key, replica, run_id, continued_run_id, first_run_id } = want;
+    const grant: Grant = {
+      key,
+      replica,
+      run_id,
+      continued_run_id,
+      first_run_id,
+      fence: state.last_fence,
+      at: now,
+      why: placed.why,
+      members: placed.members,
+      left: {},
+    };
+    state.grants[grant.fence] = grant;
+    note(state, now, `granted to ${grant.replica}: ${placed.why} (fence ${grant.fence})`);
+    effects.push({ do: 'reply', replica: grant.replica, reply: grantedReply(grant) });
+  }
+}
+
+/** The process has these GPUs already: these or none. That they are busy is no hindrance, that they are held is. */
+function placeAdopted(
+  state: LedgerState,
+  replica: string,
+  { node, slots }: { node: string; slots: number[] },
+): Placed {
+  const refuse = (reason: string): Placed => ({
+    fits: false,
+    reason: `${node}: ${reason}`,
+    hopeless: state.rebuilding === null,
+    refusals: [{ reason, nodes: [node] }],
+  });
+  const blocked = blockOf(state, node);
+  if (blocked !== null) return refuse(blocked);
+  const entry = state.nodes[node];
+  if (entry === undefined) return refuse('there is no such node');
+  if (entry.facts.state !== 'connected') return refuse(`it is ${entry.facts.state}`);
+  const wanted = maskOf(slots);
+  if (without(wanted, heldOn(state, node, replica)) !== wanted)
+    return refuse('another replica holds its GPUs');
+  return {
+    fits: true,
+    members: [{ node, rank: 0, slots }],
+    why: `${node}: slots ${slots.join(',')}, which the adopted process has`,
+  };
+}
+
+const grantedReply = (g: Grant): LedgerReply => ({
+  kind: 'granted',
+  key: g.key,
+  fence: g.fence,
+  members: g.members,
+  why: g.why,
+});
+
+export function withdraw(state: LedgerState, replica: string, key: string): void {
+  state.waiting = state.waiting.filter(w => !(w.replica === replica && w.key === key));
+  // Granted while the withdrawal was on its way: the replica sends no order for a key that it withdrew.
+  for (const g of Object.values(state.grants))
+    if (g.replica === replica && g.key === key) delete state.grants[g.fence];
+}
