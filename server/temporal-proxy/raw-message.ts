@@ -1,10 +1,15 @@
-// Looks into and edits protobuf messages as bytes, field by field. Messages are never decoded as a whole: a field
-// that this build doesn't know would be lost on the way between a newer agent and a newer Temporal.
+// Looks into and edits protobuf messages as bytes, field by field. Messages are never decoded as a whole: of an answer
+// a field that this build doesn't know would be lost on the way from a newer Temporal to a newer agent.
 
 import protobuf from 'protobufjs';
 
 const { Reader, Writer } = protobuf;
 const LENGTH_DELIMITED = 2;
+/**
+ * Of one message, at each level looked at. Real ones have some twenty; 16 MiB of the smallest fields would be eight
+ * million objects here, a gigabyte and seconds during which no other node is answered.
+ */
+const MAX_FIELDS = 1_000;
 
 interface RawField {
   number: number;
@@ -21,20 +26,26 @@ export class MalformedMessage extends Error {
   override readonly name = 'MalformedMessage';
 }
 
+const NOTHING = new Uint8Array();
+
 function scan(message: Uint8Array): RawField[] {
   try {
     const reader = Reader.create(message);
     const fields: RawField[] = [];
     while (reader.pos < reader.len) {
+      if (fields.length === MAX_FIELDS) throw new MalformedMessage(`it has more than ${MAX_FIELDS} fields`);
       const start = reader.pos;
-      const tag = reader.uint32();
-      const wire = tag & 7;
-      const value = wire === LENGTH_DELIMITED ? reader.bytes() : new Uint8Array();
-      if (wire !== LENGTH_DELIMITED) reader.skipType(wire);
-      fields.push({ number: tag >>> 3, wire, start, end: reader.pos, value });
+      // Strict where a lenient reader would drop bits: Temporal's refuses those too, and both must see one message.
+      const tag = reader.tag();
+      const [number, wire] = [tag >>> 3, tag & 7];
+      if (number === 0) throw new MalformedMessage('it has a field with the number 0');
+      const value = wire === LENGTH_DELIMITED ? reader.bytes() : NOTHING;
+      if (wire !== LENGTH_DELIMITED) reader.skipType(wire, 0, number);
+      fields.push({ number, wire, start, end: reader.pos, value });
     }
     return fields;
   } catch (cause) {
+    if (cause instanceof MalformedMessage) throw cause;
     throw new MalformedMessage('the message is not valid protobuf', { cause });
   }
 }
@@ -62,26 +73,38 @@ export function singleAt(message: Uint8Array, path: readonly number[]): Uint8Arr
   return at;
 }
 
-/** The message with the length-delimited field `number` replaced in place; all other bytes stay as they are. */
-export function replaceField(message: Uint8Array, number: number, value: Uint8Array): Buffer {
-  const parts = scan(message).map(f =>
-    f.number === number && f.wire === LENGTH_DELIMITED
-      ? encodeField(number, value)
-      : message.subarray(f.start, f.end),
-  );
-  return Buffer.concat(parts);
-}
+/** What an edit makes of a field: `keep` as it is, null leaves it out, bytes are its new value. */
+export type Edited = 'keep' | null | Uint8Array;
 
-/** The message without the field at a path (any wire type, every repetition). */
-export function dropField(message: Uint8Array, path: readonly number[]): Buffer {
-  const [number = 0, ...rest] = path;
+/** The message with every field as `edit` says; other wire types than length-delimited have no value to give it. */
+export function editFields(
+  message: Uint8Array,
+  edit: (number: number, value: Uint8Array | null) => Edited,
+): Buffer {
   const parts = scan(message).flatMap(f => {
-    if (f.number !== number) return [message.subarray(f.start, f.end)];
-    if (rest.length === 0) return [];
-    return f.wire === LENGTH_DELIMITED ? [encodeField(number, dropField(f.value, rest))] : [];
+    const edited = edit(f.number, f.wire === LENGTH_DELIMITED ? f.value : null);
+    if (edited === 'keep') return [message.subarray(f.start, f.end)];
+    return edited === null ? [] : [encodeField(f.number, edited)];
   });
   return Buffer.concat(parts);
 }
+
+/** The message with the length-delimited field `number` replaced in place; all other bytes stay as they are. */
+export const replaceField = (message: Uint8Array, number: number, by: Uint8Array): Buffer =>
+  editFields(message, (n, value) => (n === number && value !== null ? by : 'keep'));
+
+/** The message without the field at a path (any wire type, every repetition). */
+export function dropField(message: Uint8Array, path: readonly number[]): Buffer {
+  const [number, ...rest] = path;
+  return editFields(message, (n, value) => {
+    if (n !== number) return 'keep';
+    return rest.length === 0 || value === null ? null : dropField(value, rest);
+  });
+}
+
+/** The message with the one value of a length-delimited field, whatever was there under its number. */
+export const setField = (message: Uint8Array, number: number, value: Uint8Array): Buffer =>
+  Buffer.concat([editFields(message, n => (n === number ? null : 'keep')), encodeField(number, value)]);
 
 function encodeField(number: number, value: Uint8Array): Uint8Array {
   return Writer.create()

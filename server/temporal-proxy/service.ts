@@ -1,25 +1,31 @@
 // Temporal's WorkflowService as the control plane offers it to nodes, on the same address as the agents' stream:
 // every method is registered, so that a refusal is ours and names method and node; the few of an activity worker
-// are handed on as raw bytes, with deadline and cancellation.
+// are handed on, with deadline and cancellation. A message is read only after its caller may send it.
 
 import * as grpc from '@grpc/grpc-js';
 import temporalProto from '@temporalio/proto';
 import type { Logger } from 'pino';
+import { Admission, NODE_LIMITS, type NodeLimits } from './admission.js';
 import { type InsecureIdentity, identifyNode } from './caller.js';
 import { dropField, MalformedMessage, replaceField, singleAt } from './raw-message.js';
-import { judge, RULES } from './rules.js';
+import { type Call, receiveOne } from './receive.js';
+import { RefusalLog } from './refusal-log.js';
+import { judge, notOpen, RULES } from './rules.js';
 import { bindToken } from './task-token.js';
+import type { TokenKeys } from './token-keys.js';
 import { connectUpstream, MAX_MESSAGE_BYTES, type UpstreamOptions } from './upstream.js';
 
 export interface TemporalProxyOptions {
   upstream: UpstreamOptions;
   /** The one namespace that nodes may name. */
   namespace: string;
-  /** 64 hex digits each: the current key binds, all of them are accepted back. */
-  tokenKeys: readonly [string, ...string[]];
+  /** 64 hex digits each: the current key binds, all of them are accepted back. A function is asked at each use. */
+  tokenKeys: TokenKeys | (() => TokenKeys);
   log: Pick<Logger, 'info' | 'warn'>;
   /** Only where the server has no TLS; default: a certificate is required. */
   insecureIdentity?: InsecureIdentity;
+  /** What differs from NODE_LIMITS. */
+  limits?: Partial<NodeLimits>;
 }
 
 export interface TemporalProxy {
@@ -38,6 +44,10 @@ export const PROXY_SERVER_OPTIONS: grpc.ServerOptions = {
 const SERVICE = 'temporal.api.workflowservice.v1.WorkflowService';
 /** The only request metadata that goes upstream: what Temporal reads to know the SDK's abilities. */
 const METADATA_UP = ['client-name', 'client-version', 'supported-server-versions', 'supported-features'];
+/** A version or a list of features: something longer could break the connection that all nodes' calls share. */
+const METADATA_VALUE_MAX = 1_024;
+/** No call of an SDK is longer (polls 70 s, others 30 s); one without a deadline would stay for ever. */
+const LONGEST_CALL_MS = 120_000;
 /** The details of a failure (failure type, retry hints), which the SDK acts on. */
 const METADATA_DOWN = ['grpc-status-details-bin'];
 
@@ -46,11 +56,16 @@ const identity = (bytes: Buffer): Buffer => bytes;
 export function temporalProxyService(options: TemporalProxyOptions): TemporalProxy {
   const upstream = connectUpstream(options.upstream);
   const inFlight = new Set<{ cancel: () => void; refuse: () => void }>();
-  const [currentKey] = options.tokenKeys;
+  const { tokenKeys, namespace } = options;
+  const keys = typeof tokenKeys === 'function' ? tokenKeys : () => tokenKeys;
+  const admission = new Admission({ ...NODE_LIMITS, ...options.limits });
+  const refusals = new RefusalLog(options.log);
 
   function handle(method: string, call: Call, callback: grpc.sendUnaryData<Buffer>): void {
+    const peer = call.getPeer();
+    let node: string | null = null;
     const refuse = (code: keyof typeof grpc.status, reason: string): void => {
-      options.log.warn({ method, peer: call.getPeer(), code }, reason);
+      refusals.write({ method, node, peer, code }, reason);
       callback({ code: grpc.status[code], details: reason });
     };
     const caller = identifyNode(call, options.insecureIdentity ?? false);
@@ -59,10 +74,28 @@ export function temporalProxyService(options: TemporalProxyOptions): TemporalPro
       return;
     }
     const { nodeId } = caller;
-    const { namespace, tokenKeys } = options;
-    const verdict = judge(method, call.request, { nodeId, namespace, tokenKeys });
-    if (verdict.ok) handOn(method, nodeId, verdict.request, call, callback);
-    else refuse(verdict.code, verdict.reason);
+    node = nodeId;
+    const rule = RULES[method];
+    if (rule === undefined) {
+      refuse('PERMISSION_DENIED', notOpen(method, nodeId));
+      return;
+    }
+    const entry = admission.enter(nodeId, rule.poll === true);
+    if (!entry.ok) {
+      refuse('RESOURCE_EXHAUSTED', `${method}: ${entry.reason}`);
+      return;
+    }
+    // However the call ends, grpc-js tells it so, after the answer has left or when the connection is gone.
+    call.on('cancelled', entry.leave);
+    receiveOne(call, entry, request => {
+      if (request === null) {
+        refuse('INVALID_ARGUMENT', `${method}: one message is expected`);
+        return;
+      }
+      const verdict = judge(method, request, { nodeId, namespace, tokenKeys: keys() });
+      if (verdict.ok) handOn(method, nodeId, verdict.request, call, callback);
+      else refuse(verdict.code, verdict.reason);
+    });
   }
 
   function handOn(
@@ -72,13 +105,13 @@ export function temporalProxyService(options: TemporalProxyOptions): TemporalPro
     call: Call,
     callback: grpc.sendUnaryData<Buffer>,
   ): void {
-    const metadata = only(METADATA_UP, call.metadata);
-    metadata.set('temporal-namespace', options.namespace);
+    const metadata = only(METADATA_UP, call.metadata, METADATA_VALUE_MAX);
+    metadata.set('temporal-namespace', namespace);
     const running = upstream.call(
       `/${SERVICE}/${method}`,
       request,
       metadata,
-      call.getDeadline(),
+      Math.min(Number(call.getDeadline()), Date.now() + LONGEST_CALL_MS),
       (error, answer) => {
         if (!inFlight.delete(entry)) return; // answered by close()
         if (error !== null || answer === undefined) callback(passedOn(error));
@@ -113,14 +146,14 @@ export function temporalProxyService(options: TemporalProxyOptions): TemporalPro
   }
 
   function rewriteAnswer(method: string, nodeId: string, answer: Buffer): Buffer {
-    const rule = RULES[method] ?? {};
+    const { dropFromAnswer = [], tokenOut } = RULES[method] ?? { pass: [] };
     let out = answer;
-    for (const path of rule.dropFromAnswer ?? []) out = dropField(out, path);
-    if (rule.tokenOut === undefined) return out;
+    for (const path of dropFromAnswer) out = dropField(out, path);
+    if (tokenOut === undefined) return out;
     // A poll that ended without a task has no token.
-    const token = singleAt(out, [rule.tokenOut]);
+    const token = singleAt(out, [tokenOut]);
     if (token === null || token.length === 0) return out;
-    return replaceField(out, rule.tokenOut, bindToken(currentKey, nodeId, token));
+    return replaceField(out, tokenOut, bindToken(keys()[0], nodeId, token));
   }
 
   const methods = methodNames();
@@ -144,8 +177,6 @@ export function temporalProxyService(options: TemporalProxyOptions): TemporalPro
   };
 }
 
-type Call = grpc.ServerUnaryCall<Buffer, Buffer>;
-
 function methodNames(): string[] {
   // The generated class is a namespace of reflection objects at run time; its types show only the client.
   const service = temporalProto.temporal.api.workflowservice.v1.WorkflowService as unknown as {
@@ -157,7 +188,7 @@ function methodNames(): string[] {
 function definition(method: string): grpc.MethodDefinition<Buffer, Buffer> {
   return {
     path: `/${SERVICE}/${method}`,
-    requestStream: false,
+    requestStream: true,
     responseStream: false,
     requestSerialize: identity,
     requestDeserialize: identity,
@@ -166,9 +197,11 @@ function definition(method: string): grpc.MethodDefinition<Buffer, Buffer> {
   };
 }
 
-function only(names: readonly string[], from: grpc.Metadata): grpc.Metadata {
+function only(names: readonly string[], from: grpc.Metadata, maxLength = Infinity): grpc.Metadata {
   const to = new grpc.Metadata();
-  for (const name of names) for (const value of from.get(name)) to.add(name, value);
+  for (const name of names) {
+    for (const value of from.get(name)) if (value.length <= maxLength) to.add(name, value);
+  }
   return to;
 }
 

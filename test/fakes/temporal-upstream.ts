@@ -14,6 +14,8 @@ export interface UpstreamCall {
   /** Milliseconds left when it came; Infinity without a deadline. */
   deadlineMs: number;
   cancelled: Promise<void>;
+  /** Answers a call that was left to hang. */
+  answer: (answer: Buffer | Partial<grpc.StatusObject>) => void;
   /** The connection it came over. */
   peer: string;
 }
@@ -51,18 +53,21 @@ export async function startFakeUpstream(at = '127.0.0.1:0'): Promise<FakeUpstrea
     ) => {
       const cancelled = new Promise<void>(resolve => call.on('cancelled', () => resolve()));
       const deadlineMs = Number(call.getDeadline()) - Date.now();
+      const reply = (answer: Buffer | Partial<grpc.StatusObject>): void => {
+        if (Buffer.isBuffer(answer)) callback(null, answer);
+        else callback(answer);
+      };
       calls.push({
         method,
         request: call.request,
         metadata: call.metadata.getMap(),
         deadlineMs,
         cancelled,
+        answer: reply,
         peer: call.getPeer(),
       });
       const answer = answers.get(method) ?? Buffer.alloc(0);
-      if (answer === 'hang') return;
-      if (Buffer.isBuffer(answer)) callback(null, answer);
-      else callback(answer);
+      if (answer !== 'hang') reply(answer);
     };
   }
   const server = new grpc.Server({

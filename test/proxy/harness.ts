@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import * as grpc from '@grpc/grpc-js';
+import { vi } from 'vitest';
 import { initCa } from '../../lib/pki/ca.js';
 import { issueClient, issueServer } from '../../lib/pki/issue.js';
 import {
@@ -13,8 +14,13 @@ import {
   temporalProxyService,
 } from '../../server/temporal-proxy/service.js';
 
+export const WORKFLOW_SERVICE = 'temporal.api.workflowservice.v1.WorkflowService';
 export const TOKEN_KEY = 'a1'.repeat(32);
 export const NODES = ['gpu-a-01', 'gpu-a-02'] as const;
+
+/** Tries again until it holds; the time bounds a hang on a loaded machine and measures nothing. */
+export const until = (check: () => unknown): Promise<unknown> =>
+  vi.waitFor(check, { timeout: 25_000, interval: 20 });
 
 export interface TestPki {
   dir: string;
@@ -79,11 +85,12 @@ export async function startProxy(
 export type RawResult = { code: grpc.status; details: string; metadata: grpc.Metadata; answer: Buffer };
 
 export interface RawClient {
+  /** `method`: of WorkflowService, or a whole path that begins with a slash. */
   call: (
     method: string,
     request: Uint8Array,
     metadata?: Record<string, string>,
-    deadline?: Date,
+    deadline?: Date | number,
   ) => Promise<RawResult>;
   /** Starts a call that the test cancels. */
   start: (
@@ -109,14 +116,14 @@ export function rawClient(address: string, pki: TestPki | null, name: string): R
     method: string,
     request: Uint8Array,
     metadata: Record<string, string> = {},
-    deadline?: Date,
+    deadline?: Date | number,
   ) => {
     const meta = new grpc.Metadata();
     for (const [key, value] of Object.entries(metadata)) meta.set(key, value);
     let cancel = (): void => {};
     const ended = new Promise<RawResult>(resolve => {
       const call = client.makeUnaryRequest(
-        `/temporal.api.workflowservice.v1.WorkflowService/${method}`,
+        method.startsWith('/') ? method : `/${WORKFLOW_SERVICE}/${method}`,
         raw,
         raw,
         Buffer.from(request),

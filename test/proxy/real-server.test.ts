@@ -16,6 +16,9 @@ import { makePki, NODES, type RunningProxy, rawClient, startProxy, type TestPki 
 const api = temporalProto.temporal.api.workflowservice.v1;
 const [NODE, OTHER] = NODES;
 
+/** Bounds a hang on a loaded machine, and measures nothing. */
+const PATIENT = { timeout: 25_000 };
+
 let env: TestWorkflowEnvironment;
 let pki: TestPki;
 let proxy: RunningProxy;
@@ -61,6 +64,15 @@ afterAll(async () => {
 /** Temporal refuses a long poll without a deadline. */
 const inAMinute = (): Date => new Date(Date.now() + 60_000);
 
+/** Of the activity untilTold: the token of its task, and when it may end. */
+const observed: { token?: Uint8Array; finish: Promise<void>; end: () => void } = (() => {
+  let end = (): void => {};
+  const finish = new Promise<void>(resolve => {
+    end = resolve;
+  });
+  return { finish, end };
+})();
+
 /** An activity worker as the agent has it: its only connection goes through the proxy. */
 async function startNodeWorker(
   node: string,
@@ -87,6 +99,17 @@ async function startNodeWorker(
       },
       fail: async () => {
         throw new Error('the engine refused a flag');
+      },
+      untilTold: async () => {
+        // What the node sees of its task, and what anyone sees who watches the node.
+        observed.token = Context.current().info.taskToken;
+        const beat = setInterval(() => heartbeat('mine'), 200);
+        try {
+          await observed.finish;
+        } finally {
+          clearInterval(beat);
+        }
+        return 'finished by its own node';
       },
       untilCancelled: async () => {
         heartbeat('started');
@@ -123,7 +146,10 @@ test('an activity worker with the certificate of its node runs, fails and cancel
 
   const cancelled = await start('untilCancelled', NODE);
   await expect
-    .poll(async () => (await cancelled.describe()).raw.pendingActivities?.[0]?.heartbeatDetails != null)
+    .poll(
+      async () => (await cancelled.describe()).raw.pendingActivities?.[0]?.heartbeatDetails != null,
+      PATIENT,
+    )
     .toBe(true);
   await cancelled.signal('stop');
   expect(await cancelled.result()).toBe('canceled');
@@ -165,10 +191,117 @@ test("another node's certificate can neither poll the queue nor complete the tas
   thief.close();
 });
 
+test("a stolen token doesn't touch a running activity: it goes on, keeps its heartbeats, and ends as its node says", async () => {
+  const { worker, done } = await startNodeWorker(NODE, `node-${NODE}`);
+  const handle = await start('untilTold', NODE);
+  await expect.poll(() => observed.token !== undefined, PATIENT).toBe(true);
+  const taskToken = Buffer.from(observed.token ?? []);
+  const { namespace, identity } = { namespace: 'default', identity: NODE };
+  const { pendingActivities } = (await handle.describe()).raw;
+  const [activity] = pendingActivities ?? [];
+  const lie = {
+    payloads: [{ metadata: { encoding: Buffer.from('json/plain') }, data: Buffer.from('"stolen"') }],
+  };
+  const failure = { message: 'stolen', applicationFailureInfo: { nonRetryable: true } };
+  const byId = { namespace, identity, workflowId: handle.workflowId, activityId: activity?.activityId };
+  const thief = rawClient(proxy.address, pki, OTHER);
+  const attempts: [string, Uint8Array, string][] = [
+    [
+      'RespondActivityTaskCompleted',
+      api.RespondActivityTaskCompletedRequest.encode({
+        namespace,
+        identity,
+        taskToken,
+        result: lie,
+      }).finish(),
+      'NOT_FOUND',
+    ],
+    [
+      'RespondActivityTaskFailed',
+      api.RespondActivityTaskFailedRequest.encode({ namespace, identity, taskToken, failure }).finish(),
+      'NOT_FOUND',
+    ],
+    [
+      'RespondActivityTaskCanceled',
+      api.RespondActivityTaskCanceledRequest.encode({ namespace, identity, taskToken }).finish(),
+      'NOT_FOUND',
+    ],
+    [
+      'RecordActivityTaskHeartbeat',
+      api.RecordActivityTaskHeartbeatRequest.encode({
+        namespace,
+        identity,
+        taskToken,
+        details: lie,
+      }).finish(),
+      'NOT_FOUND',
+    ],
+    [
+      'RespondActivityTaskCompletedById',
+      api.RespondActivityTaskCompletedByIdRequest.encode({ ...byId, result: lie }).finish(),
+      'PERMISSION_DENIED',
+    ],
+    [
+      'RespondActivityTaskFailedById',
+      api.RespondActivityTaskFailedByIdRequest.encode({ ...byId, failure }).finish(),
+      'PERMISSION_DENIED',
+    ],
+    [
+      'RespondActivityTaskCanceledById',
+      api.RespondActivityTaskCanceledByIdRequest.encode(byId).finish(),
+      'PERMISSION_DENIED',
+    ],
+    [
+      'RecordActivityTaskHeartbeatById',
+      api.RecordActivityTaskHeartbeatByIdRequest.encode({ ...byId, details: lie }).finish(),
+      'PERMISSION_DENIED',
+    ],
+  ];
+  for (const [method, request, code] of attempts) {
+    expect([method, status[(await thief.call(method, request)).code]]).toEqual([method, code]);
+  }
+  thief.close();
+
+  const now = async () => (await handle.describe()).raw.pendingActivities?.[0];
+  await expect
+    .poll(async () => String((await now())?.heartbeatDetails?.payloads?.[0]?.data ?? ''), PATIENT)
+    .toBe('"mine"');
+  expect(await now()).toMatchObject({ attempt: 1, lastWorkerIdentity: NODE });
+  observed.end();
+  expect(await handle.result()).toBe('finished by its own node');
+  worker.shutdown();
+  await done;
+});
+
+test('a task polled through one control plane is kept alive and completed through another', async () => {
+  const second = await startProxy(pki, { upstream: { address: env.address } });
+  const [here, there] = [rawClient(proxy.address, pki, NODE), rawClient(second.address, pki, NODE)];
+  const handle = await start('greet', NODE);
+  const poll = api.PollActivityTaskQueueRequest.encode({
+    namespace: 'default',
+    taskQueue: { name: `node-${NODE}` },
+  }).finish();
+  const polled = await here.call('PollActivityTaskQueue', poll, {}, inAMinute());
+  const { taskToken } = api.PollActivityTaskQueueResponse.decode(polled.answer);
+  const beat = api.RecordActivityTaskHeartbeatRequest.encode({ namespace: 'default', taskToken }).finish();
+  expect((await there.call('RecordActivityTaskHeartbeat', beat)).code).toBe(status.OK);
+  const data = Buffer.from('"through the other one"');
+  const complete = api.RespondActivityTaskCompletedRequest.encode({
+    namespace: 'default',
+    taskToken,
+    result: { payloads: [{ metadata: { encoding: Buffer.from('json/plain') }, data }] },
+  }).finish();
+  expect((await there.call('RespondActivityTaskCompleted', complete)).code).toBe(status.OK);
+  expect(await handle.result()).toBe('through the other one');
+  here.close();
+  there.close();
+  second.stop();
+});
+
 test("a worker on another node's queue gets no task, and the log names both", async () => {
   const { worker, done } = await startNodeWorker(OTHER, `node-${NODE}`);
   await expect
-    .poll(() => proxy.warnings.join())
+    .poll(() => proxy.warnings.join(), PATIENT)
     .toContain(
       `that of node ${OTHER}, whose queue is node-${OTHER}, but the queue asked for is "node-${NODE}"`,
     );
@@ -189,7 +322,7 @@ test('a poll cancelled on the node frees the task for the next poll', async () =
       taskQueue: { name: `node-${NODE}` },
       taskQueueType: temporalProto.temporal.api.enums.v1.TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
     });
-  await expect.poll(async () => (await description()).pollers?.length ?? 0).toBeGreaterThan(0);
+  await expect.poll(async () => (await description()).pollers?.length ?? 0, PATIENT).toBeGreaterThan(0);
   abandoned.cancel();
   await abandoned.ended;
   const handle = await start('greet', NODE);
