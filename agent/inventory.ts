@@ -67,7 +67,8 @@ export function wholeInventory(opts: InventoryOptions, facts: NodeFacts): Invent
 function certificateOf(tls: TlsPaths | null): Inventory['certificate'] {
   if (tls === null) return null;
   try {
-    const { info } = loadTlsFiles(tls);
+    // One that has ended is shown with its date.
+    const { info } = loadTlsFiles(tls, undefined, { anyDate: true });
     return { cn: info.cn ?? '', not_after: info.not_after };
   } catch {
     return null; // the stream says what is wrong with the files, at each attempt

@@ -53,7 +53,12 @@ export async function connectTemporal(
   for (let wait = RETRY_MS; ; wait = Math.min(wait * 2, RETRY_MAX_MS)) {
     signal.throwIfAborted();
     try {
-      const connection = await Connection.connect({ ...options, connectTimeout: '5s' });
+      const connection = await Connection.connect({
+        ...options,
+        connectTimeout: '5s',
+        // A proxy named in the environment is for the web: Temporal is dialled directly, as by the native connection.
+        channelArgs: { 'grpc.enable_http_proxy': 0 },
+      });
       const native = await NativeConnection.connect(options);
       const client = new Client({ connection, namespace: config.namespace });
       return {

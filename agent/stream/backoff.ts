@@ -24,8 +24,8 @@ export class Backoff {
   }
 }
 
-/** Resolves after `ms`, at once when `signal` aborts. */
-export function pause(ms: number, signal: AbortSignal): Promise<void> {
+/** Resolves after `ms`, at once when `signal` aborts or the function that `wakeable` is given is called. */
+export function pause(ms: number, signal: AbortSignal, wakeable?: (wake: () => void) => void): Promise<void> {
   return new Promise(resolve => {
     if (signal.aborted) return resolve();
     const done = () => {
@@ -35,5 +35,6 @@ export function pause(ms: number, signal: AbortSignal): Promise<void> {
     };
     const timer = setTimeout(done, ms);
     signal.addEventListener('abort', done, { once: true });
+    wakeable?.(done);
   });
 }

@@ -1,17 +1,23 @@
 // Keeps one stream to the control plane for as long as the agent runs: dials, waits longer after each failure, dials
 // again. Only `stop`, the agent's own signal, ends it.
+import type { LookupAddress } from 'node:dns';
+import { isIP } from 'node:net';
 import type { Logger } from '../../lib/log.js';
-import { loadTlsFiles } from '../../lib/tls/load.js';
+import { Addresses, type Resolve } from '../../lib/resolve.js';
+import { datesSentence, TlsKeeper, watchTls } from '../../lib/tls/keeper.js';
+import { TlsFileError } from '../../lib/tls/load.js';
 import type { Conditions } from '../conditions.js';
 import type { SessionCounter } from '../identity.js';
 import { Backoff, pause } from './backoff.js';
-import { PING_EVERY } from './dial.js';
+import { PING_EVERY, PING_TIMEOUT } from './dial.js';
 import { INVENTORY_EVERY } from './inventory.js';
 import { type AgentSession, openSession, type SessionEnd } from './session.js';
 import type { StreamConfig, StreamSources, Welcomed } from './types.js';
 
 /** Above the control plane's own limit for a Hello (8 s), so that its words arrive. */
 const WELCOME_WITHIN = 10_000;
+/** Seldom enough for any peer (gRPC servers want 5 min at most by default); heartbeats judge its silence besides. */
+const PING_MAX = 600_000;
 
 export interface StreamClientOptions {
   config: StreamConfig;
@@ -24,14 +30,31 @@ export interface StreamClientOptions {
   welcomeWithinMs?: number;
   /** At most one InventoryChanged in this time of what placement doesn't hang on, ms; default 60 s. */
   inventoryEveryMs?: number;
+  /** Keepalive pings, ms; default 10 s, answered within 5 s. */
+  pingEveryMs?: number;
+  pingTimeoutMs?: number;
+  /** How often the certificate files are looked at, ms; default 2 s. */
+  lookEveryMs?: number;
+  /** How the server's name is resolved; default: the system's way. */
+  resolve?: Resolve;
 }
 
 export class StreamClient {
   private current: AgentSession | null = null;
-  private pingEveryMs = PING_EVERY;
+  private pingEveryMs: number;
   private known: Welcomed | null = null;
+  private readonly certificate: TlsKeeper | null;
+  /** Of the server's name, which may stand for several instances. */
+  private readonly addresses: Addresses;
+  /** Ends the wait for the next attempt. */
+  private wake: () => void = () => {};
 
   constructor(private readonly opts: StreamClientOptions) {
+    const { tls, server } = opts.config;
+    this.addresses = new Addresses(server.host, opts.resolve);
+    this.pingEveryMs = opts.pingEveryMs ?? PING_EVERY;
+    // One that is out of its dates by this clock is shown all the same: the peer judges by its own, and says so.
+    this.certificate = tls === null ? null : new TlsKeeper(tls, 'client', { anyDate: true });
     opts.sources.outbox.onEvent(() => this.current?.flushEvents());
     opts.conditions.onChange(() => this.current?.inventoryChanged());
   }
@@ -51,6 +74,8 @@ export class StreamClient {
     const { config, log } = this.opts;
     const backoff = new Backoff(config.reconnectBaseMs, config.reconnectMaxMs);
     let wasSentAway = false;
+    const unwatch = this.watchCertificate();
+    stop.addEventListener('abort', unwatch, { once: true });
     while (!stop.aborted) {
       const end = await this.once(stop);
       if (stop.aborted) return;
@@ -60,20 +85,26 @@ export class StreamClient {
       wasSentAway = end.reason === 'go_away';
       this.report(end, wait);
       log.debug({ in_ms: wait }, 'connecting again');
-      await pause(wait, stop);
+      await pause(wait, stop, wake => {
+        this.wake = wake;
+      });
     }
   }
 
   private async once(stop: AbortSignal): Promise<SessionEnd> {
     try {
+      const at = await this.resolved(stop);
       const session = openSession({
         ...this.opts,
         stop,
-        pingEveryMs: this.pingEveryMs,
+        at,
+        own: this.certificate?.current() ?? null,
+        pings: { everyMs: this.pingEveryMs, timeoutMs: this.opts.pingTimeoutMs ?? PING_TIMEOUT },
         welcomeWithinMs: this.opts.welcomeWithinMs ?? WELCOME_WITHIN,
         inventoryEveryMs: this.opts.inventoryEveryMs ?? INVENTORY_EVERY,
         onWelcome: welcomed => {
           this.known = welcomed;
+          this.opts.conditions.clear('connection');
           this.opts.onWelcome(welcomed);
         },
         onSlots: slots => {
@@ -81,21 +112,50 @@ export class StreamClient {
         },
       });
       this.current = session;
-      return await session.done;
+      const end = await session.done;
+      const [first] = at;
+      if (first !== undefined && end.reason !== 'superseded') {
+        const peer = session.peer();
+        this.addresses.leave(at.some(a => a.address === peer) ? peer : first.address);
+      }
+      return end;
     } catch (error) {
       return {
         reason: 'lost',
         held: false,
         sentence: error instanceof Error ? error.message : String(error),
+        fault: error instanceof TlsFileError ? error.code : null,
+        told: false,
       };
     } finally {
       this.current = null;
+      this.tellCertificate();
     }
+  }
+
+  /** None for an address, and for a name that can't be resolved: dialling says what is wrong with it. */
+  private async resolved(stop: AbortSignal): Promise<LookupAddress[]> {
+    if (isIP(this.opts.config.server.host) !== 0) return [];
+    const stopped = new AbortController();
+    const found = this.addresses.order().catch(() => []);
+    const left = new Promise<[]>(resolve => {
+      stop.addEventListener('abort', () => resolve([]), { once: true, signal: stopped.signal });
+      if (stop.aborted) resolve([]);
+    });
+    return await Promise.race([found, left]).finally(() => stopped.abort());
   }
 
   private report(end: SessionEnd, wait: number): void {
     const { config, conditions, log } = this.opts;
-    const fields = { server: `${config.server.host}:${config.server.port}`, in_ms: wait };
+    const fields = {
+      server: `${config.server.host}:${config.server.port}`,
+      in_ms: wait,
+      ...(end.fault === null ? {} : { fault: end.fault }),
+    };
+    // What doesn't mend itself; a control plane that is away does.
+    if (!end.told && (end.reason === 'refused' || end.fault !== null)) {
+      conditions.set('connection', `There is no stream to the control plane: ${end.sentence}`);
+    } else conditions.clear('connection');
     if (end.reason === 'refused') {
       const own = this.ownCertificate();
       const names = own === null ? '' : `certificate "${own.cn}" (until ${own.notAfter}), `;
@@ -112,7 +172,7 @@ export class StreamClient {
       return;
     }
     if (end.reason === 'too_many_pings') {
-      this.pingEveryMs *= 2;
+      this.pingEveryMs = Math.min(this.pingEveryMs * 2, PING_MAX);
       conditions.set(
         'pings',
         `The control plane's address refused pings; now one in ${this.pingEveryMs / 1000} s.`,
@@ -123,12 +183,42 @@ export class StreamClient {
   }
 
   private ownCertificate(): { cn: string; notAfter: string } | null {
-    if (this.opts.config.tls === null) return null;
-    try {
-      const { info } = loadTlsFiles(this.opts.config.tls);
-      return { cn: info.cn ?? '', notAfter: info.not_after };
-    } catch {
-      return null; // the files have gone bad meanwhile: the next attempt says so
+    const info = this.certificate?.files?.info;
+    return info === undefined ? null : { cn: info.cn ?? '', notAfter: info.not_after };
+  }
+
+  /** A new pair is for the next connection, which is due at once where there is none. */
+  private watchCertificate(): () => void {
+    const { certificate, opts } = this;
+    if (certificate === null) return () => {};
+    const looked = (changed: boolean) => {
+      this.tellCertificate();
+      if (!changed) return;
+      const { cert } = certificate.paths;
+      opts.log.info(
+        { not_after: this.ownCertificate()?.notAfter },
+        `${cert} has changed: the next connection uses it`,
+      );
+      this.wake();
+    };
+    return watchTls(certificate, looked, opts.lookEveryMs);
+  }
+
+  /** The condition `certificate`: what is wrong with the files, or soon will be. */
+  private tellCertificate(): void {
+    const { certificate } = this;
+    if (certificate === null) return;
+    const { conditions } = this.opts;
+    const own = this.ownCertificate();
+    const { problem } = certificate;
+    if (problem !== null) {
+      const kept = own === null ? '' : ` The pair of before stays in use; it is good until ${own.notAfter}.`;
+      conditions.set('certificate', `${problem.message}${kept}`);
+      return;
     }
+    const { files } = certificate;
+    const dates = files === null ? null : datesSentence(certificate.paths, files);
+    if (dates === null) conditions.clear('certificate');
+    else conditions.set('certificate', dates);
   }
 }

@@ -1,17 +1,18 @@
-// One connection to the control plane: certificates read anew, its own channel, its own sockets. grpc-js is given
+// One connection to the control plane: its own channel, its own sockets, the certificates that it is given. grpc-js is given
 // credentials that make the TLS socket here, for three things that its own don't do: the error keeps its code, an IP
 // address is no SNI name, and a socket that hangs before its first SETTINGS frame can be destroyed.
+import type { LookupAddress } from 'node:dns';
 import { isIP, type Socket } from 'node:net';
 import tls from 'node:tls';
-import { CallCredentials, ChannelCredentials } from '@grpc/grpc-js';
+import { CallCredentials, ChannelCredentials, connectivityState } from '@grpc/grpc-js';
 import { formatHostPort, type ServerUrl } from '../../lib/address.js';
-import { loadTlsFiles, type TlsFiles, type TlsPaths } from '../../lib/tls/load.js';
+import type { TlsFiles } from '../../lib/tls/load.js';
 import type { AgentClient } from '../../proto/gen/llmgw/v1/Agent.js';
 import { agentProto } from '../../proto/load.js';
 
 /** Finds a half-open connection within PING + PING_TIMEOUT, whatever the heartbeat interval is. */
 export const PING_EVERY = 10_000;
-const PING_TIMEOUT = 5_000;
+export const PING_TIMEOUT = 5_000;
 const MAX_MESSAGE = 16 * 1024 * 1024;
 
 export interface Dialled {
@@ -20,19 +21,32 @@ export interface Dialled {
   own: TlsFiles | null;
   /** The socket's own error, with its code; null: none. */
   error(): unknown;
+  /**
+   * Calls back when the connection takes no more calls, once, after it was ready: the peer sent GOAWAY, or it is gone
+   * (then the call's status follows at once).
+   */
+  onLeaving(listener: () => void): void;
   /** Closes the channel and destroys its sockets, in whatever state they are. */
   destroy(): void;
 }
 
-/** Throws TlsFileError when a certificate file can't be used. Does not connect yet: the first call does. */
-export function dial(server: ServerUrl, paths: TlsPaths | null, pingEveryMs = PING_EVERY): Dialled {
-  const own = paths === null ? null : loadTlsFiles(paths, 'client');
+/** How often the peer is asked for a sign of life, and how long it may take, ms. */
+export interface Pings {
+  everyMs: number;
+  timeoutMs: number;
+}
+
+/**
+ * `own`: what to present; null: plain. `at`: addresses of the server's name in the order in which they are tried.
+ * Does not connect yet: the first call does.
+ */
+export function dial(server: ServerUrl, own: TlsFiles | null, pings: Pings, at?: LookupAddress[]): Dialled {
   const credentials = new DialCredentials(server, own);
-  const client = new (agentProto().Agent)(`dns:${formatHostPort(server)}`, credentials, {
+  const client = new (agentProto().Agent)(targetOf(server, at ?? []), credentials, {
     // A proxy named in the environment is for the web; the control plane is dialled directly.
     'grpc.enable_http_proxy': 0,
-    'grpc.keepalive_time_ms': pingEveryMs,
-    'grpc.keepalive_timeout_ms': PING_TIMEOUT,
+    'grpc.keepalive_time_ms': pings.everyMs,
+    'grpc.keepalive_timeout_ms': pings.timeoutMs,
     'grpc.keepalive_permit_without_calls': 1,
     'grpc.max_receive_message_length': MAX_MESSAGE,
     'grpc.max_send_message_length': MAX_MESSAGE,
@@ -46,11 +60,24 @@ export function dial(server: ServerUrl, paths: TlsPaths | null, pingEveryMs = PI
     client,
     own,
     error: () => credentials.lastError,
+    onLeaving: listener =>
+      client
+        .getChannel()
+        .watchConnectivityState(connectivityState.READY, Number.POSITIVE_INFINITY, () => listener()),
     destroy: () => {
       client.close();
       credentials.destroySockets();
     },
   };
+}
+
+/** A target of one family: addresses of the other one come first when these were left (lib/resolve.ts). */
+function targetOf(server: ServerUrl, at: LookupAddress[]): string {
+  const [first] = at;
+  if (first === undefined || at.length === 1) return `dns:${formatHostPort(server)}`;
+  const same = at.filter(a => a.family === first.family);
+  const list = same.map(a => formatHostPort({ host: a.address, port: server.port }));
+  return `ipv${first.family}:${list.join(',')}`;
 }
 
 type Connector = ReturnType<ChannelCredentials['_createSecureConnector']>;

@@ -1,11 +1,12 @@
 // One stream, from dialling to its end. It is connected when it was welcomed, not when TLS is up: with TLS 1.3 a
 // refused client sees its handshake succeed. Ends for one reason, and says which; it never judges whether the agent
 // stops: that is `stop`, the agent's own signal, and nothing of a session can set it.
+import type { LookupAddress } from 'node:dns';
 import type { ClientDuplexStream, StatusObject } from '@grpc/grpc-js';
 import { TIMING } from '../../contracts/timing.js';
-import { formatHostPort } from '../../lib/address.js';
 import type { Logger } from '../../lib/log.js';
-import { tlsFaultSentence } from '../../lib/tls/faults.js';
+import type { TlsFaultKind } from '../../lib/tls/faults.js';
+import type { TlsFileFault, TlsFiles } from '../../lib/tls/load.js';
 import { encodeEngine, encodeEvent } from '../../proto/codec.js';
 import type { AgentMessage } from '../../proto/gen/llmgw/v1/AgentMessage.js';
 import type { ServerMessage__Output } from '../../proto/gen/llmgw/v1/ServerMessage.js';
@@ -14,8 +15,8 @@ import { PROTOCOL_VERSION } from '../../proto/version.js';
 import type { Conditions } from '../conditions.js';
 import type { SessionCounter } from '../identity.js';
 import { ClockSkew } from './clock.js';
-import { type Dialled, dial } from './dial.js';
-import { type EndReason, readStatus } from './end.js';
+import { type Dialled, dial, type Pings } from './dial.js';
+import { connectFault, type EndReason, readStatus } from './end.js';
 import { EventSender } from './events.js';
 import { InventorySender } from './inventory.js';
 import { RequestServer } from './requests.js';
@@ -29,6 +30,11 @@ const MAX_UNSENT = 256;
 /** What this build understands beyond the protocol version. */
 const CAPABILITIES = ['requests'];
 const MAX_HELLO_EVENTS = 256;
+/** A connection that drops ends its call within the same turns of the loop; one that got GOAWAY lets it go on. */
+const DROPS_WITHIN = 100;
+/** How long a stream whose connection got GOAWAY stays, so that the node is never seen as gone: the next one is welcomed
+ * by then, or the peer has closed it. */
+const LINGER = 10_000;
 
 export interface SessionEnd {
   reason: EndReason;
@@ -36,6 +42,10 @@ export interface SessionEnd {
   held: boolean;
   /** For the log: what ended it, in the control plane's words where it had any. */
   sentence: string;
+  /** A matter of certificates, and which. */
+  fault: TlsFaultKind | TlsFileFault | null;
+  /** The control plane named a condition of its own for it, which is set. */
+  told: boolean;
 }
 
 export interface SessionOptions {
@@ -46,7 +56,11 @@ export interface SessionOptions {
   log: Logger;
   /** The agent stops. */
   stop: AbortSignal;
-  pingEveryMs: number;
+  pings: Pings;
+  /** What to present; null: plain. */
+  own: TlsFiles | null;
+  /** Addresses of the server's name in the order in which they are tried. */
+  at?: LookupAddress[];
   /** From dialling to Welcome. */
   welcomeWithinMs: number;
   onWelcome(welcomed: Welcomed): void;
@@ -56,9 +70,8 @@ export interface SessionOptions {
   inventoryEveryMs: number;
 }
 
-/** Throws TlsFileError before anything is dialled. */
 export function openSession(opts: SessionOptions): AgentSession {
-  return new AgentSession(opts, dial(opts.config.server, opts.config.tls, opts.pingEveryMs));
+  return new AgentSession(opts, dial(opts.config.server, opts.own, opts.pings, opts.at));
 }
 
 type Call = ClientDuplexStream<AgentMessage, ServerMessage__Output>;
@@ -74,6 +87,7 @@ export class AgentSession {
   private readonly timers: NodeJS.Timeout[] = [];
   private readonly onStop = () => this.end('stopped', 'the agent stops');
   private ended = false;
+  private told = false;
   private session: number;
   private welcomedAt: number | null = null;
   private acks = 0;
@@ -108,6 +122,14 @@ export class AgentSession {
     this.hello();
     opts.stop.addEventListener('abort', this.onStop, { once: true });
     if (opts.stop.aborted) this.onStop();
+  }
+
+  /** The address at the other end; before there is a connection, something that is none. */
+  peer(): string {
+    return this.call
+      .getPeer()
+      .replace(/:\d+$/, '')
+      .replace(/^\[(.*)\]$/, '$1');
   }
 
   /** A new event is in the outbox. */
@@ -175,6 +197,10 @@ export class AgentSession {
     this.welcomedAt = performance.now();
     this.compareClocks(w.clock_ms);
     this.opts.conditions.clear('duplicate_identity');
+    this.dialled.onLeaving(() => {
+      const sentAway = () => this.end('go_away', 'the peer lets this connection end (GOAWAY)', null, true);
+      if (!this.ended) this.timers.push(setTimeout(sentAway, DROPS_WITHIN));
+    });
     const { config, log } = this.opts;
     log.info(
       { instance: w.instance, session: this.session, unproven: w.unproven },
@@ -226,19 +252,14 @@ export class AgentSession {
 
   private onStatus(s: StatusObject): void {
     const condition = s.metadata?.get('llmgw-condition')[0];
-    if (typeof condition === 'string') this.opts.conditions.set(condition, s.details);
+    if (typeof condition === 'string') {
+      this.told = true;
+      this.opts.conditions.set(condition, s.details);
+    }
     const { reason, words } = readStatus(s);
-    const early = reason === 'lost' && this.welcomedAt === null;
-    this.end(reason, (early ? this.tlsFault(words) : null) ?? words);
-  }
-
-  /** What kept a connection from ever working, when it is a matter of certificates. */
-  private tlsFault(words: string): string | null {
-    const { server, tls } = this.opts.config;
-    const { own } = this.dialled;
-    if (own === null || tls === null) return null;
-    const context = { server: formatHostPort(server), caFile: tls.ca, certFile: tls.cert, own };
-    return tlsFaultSentence(this.dialled.error() ?? words, context);
+    const error = this.dialled.error();
+    const fault = this.welcomedAt === null ? connectFault(reason, words, error, this.opts) : null;
+    this.end(reason, reason === 'lost' && fault !== null ? fault.sentence : words, fault?.kind ?? null);
   }
 
   private write(message: AgentMessage): void {
@@ -253,20 +274,31 @@ export class AgentSession {
     });
   }
 
-  private end(reason: EndReason, sentence: string): void {
+  /** `linger`: the wire is left to its peer for a while, unheard. */
+  private end(reason: EndReason, sentence: string, fault: SessionEnd['fault'] = null, linger = false): void {
     if (this.ended) return;
     this.ended = true;
-    this.opts.stop.removeEventListener('abort', this.onStop);
+    const { stop } = this.opts;
+    stop.removeEventListener('abort', this.onStop);
     for (const timer of this.timers) clearTimeout(timer);
     this.requests.close();
     this.inventory.close();
-    // A stream spends its life waiting to be read, so cancelling alone may never return: its sockets are closed.
-    this.call.cancel();
-    this.dialled.destroy();
+    const close = () => {
+      clearTimeout(lingering);
+      stop.removeEventListener('abort', close);
+      // A stream spends its life waiting to be read, so cancelling alone may never return: its sockets are closed.
+      this.call.cancel();
+      this.dialled.destroy();
+    };
+    const lingering = setTimeout(close, linger ? LINGER : 0);
+    if (linger) {
+      this.call.once('status', close);
+      stop.addEventListener('abort', close, { once: true });
+    } else close();
     const held =
       this.welcomedAt !== null &&
       (this.acks >= HELD_HEARTBEATS || performance.now() - this.welcomedAt >= HELD_AFTER);
-    this.resolve({ reason, held, sentence });
+    this.resolve({ reason, held, sentence, fault, told: this.told });
   }
 }
 

@@ -2,6 +2,7 @@
 // which keeps only the text, and the Rust core of the Temporal worker), so texts are matched, not only codes.
 
 import type { TlsFiles } from './load.js';
+import { readRefusal } from './refusal-words.js';
 
 export type TlsFaultKind =
   | 'unknown_ca'
@@ -11,7 +12,8 @@ export type TlsFaultKind =
   | 'wrong_usage'
   | 'no_certificate'
   | 'refused_by_peer'
-  | 'not_tls';
+  | 'not_tls'
+  | 'tls_only';
 
 export interface TlsFault {
   kind: TlsFaultKind;
@@ -119,6 +121,11 @@ const BARE_CLOSE =
 /** What a failed connection's error says about TLS; null when it isn't a TLS matter. */
 export function tlsFault(error: unknown, context: TlsFaultContext): TlsFault | null {
   const text = textOf(error);
+  const refusal = readRefusal(text);
+  if (refusal !== null) {
+    const sentence = `${context.server} refused our certificate ${context.certFile}: ${refusal.words}.`;
+    return { kind: refusal.kind, sentence };
+  }
   const row = ROWS.find(r => r.match.test(text));
   if (row !== undefined) return { kind: row.kind, sentence: row.say(context) };
   if (!BARE_CLOSE.test(text)) return null;
@@ -130,6 +137,19 @@ export function tlsFault(error: unknown, context: TlsFaultContext): TlsFault | n
       : `${server} closed the connection on seeing our certificate ${certFile}: ${why}.`;
   return { kind: 'refused_by_peer', sentence };
 }
+
+/**
+ * What a failed connection without TLS says about the server wanting it; null when it isn't that. A server of ours
+ * closes on the first bytes that are no handshake, an OpenSSL one sends an alert, which is no HTTP/2.
+ */
+export function plainFault(error: unknown, server: string): TlsFault | null {
+  const text = textOf(error);
+  if (!BARE_CLOSE.test(text) && !PLAIN_ANSWERED_BY_TLS.test(text)) return null;
+  const sentence = `${server} closed the connection before its first answer: it may take TLS alone, then set tls.ca, tls.cert and tls.key, and https:// in server.`;
+  return { kind: 'tls_only', sentence };
+}
+
+const PLAIN_ANSWERED_BY_TLS = /Protocol error|bad http\/?2? response|INTERNAL_ERROR from nghttp2/i;
 
 /** The sentence of {@link tlsFault} alone. */
 export function tlsFaultSentence(error: unknown, context: TlsFaultContext): string | null {

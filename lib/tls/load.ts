@@ -19,6 +19,8 @@ export interface TlsFiles {
   info: CertInfo;
   /** Whether `cert` leads to a root in `ca`; peers that trust only those refuse it otherwise. */
   chainComplete: boolean;
+  /** The certificate is out of its dates; only where that was to be told and not thrown. */
+  outOfDate: TlsFileError | null;
   /** Sentences worth a log line; none keeps the files from being used. */
   warnings: string[];
 }
@@ -50,9 +52,14 @@ export class TlsFileError extends Error {
 
 /**
  * The contents of the three files, checked; `use` adds the check that the certificate may be used that way.
+ * `anyDate`: a certificate out of its dates is told in `outOfDate` and not thrown, for whoever lets the peer judge.
  * Throws a TlsFileError on the first fault. Synchronous: a few small files, at start and before a reconnect.
  */
-export function loadTlsFiles(paths: TlsPaths, use?: 'client' | 'server'): TlsFiles {
+export function loadTlsFiles(
+  paths: TlsPaths,
+  use?: 'client' | 'server',
+  { anyDate = false }: { anyDate?: boolean } = {},
+): TlsFiles {
   const ca = readPem(paths.ca);
   const cert = readPem(paths.cert);
   const key = readPem(paths.key);
@@ -61,13 +68,14 @@ export function loadTlsFiles(paths: TlsPaths, use?: 'client' | 'server'): TlsFil
   const leaf = chain[0] as X509Certificate;
   const privateKey = privateKeyOf(paths.key, key);
   checkPair(paths, chain, privateKey);
-  checkValidity(paths.cert, 'the certificate', leaf);
+  const outOfDate = validityFault(paths.cert, 'the certificate', leaf);
+  if (outOfDate !== null && !anyDate) throw outOfDate;
   checkAuthorities(paths.ca, authorities);
   const info = certInfo(leaf);
   if (use !== undefined) checkUsage(paths.cert, info, use);
   const chainComplete = chainReaches(chain, authorities);
   const warnings = [keyModeWarning(paths.key), chainComplete ? null : chainWarning(paths)];
-  return { ca, cert, key, info, chainComplete, warnings: warnings.filter(w => w !== null) };
+  return { ca, cert, key, info, chainComplete, outOfDate, warnings: warnings.filter(w => w !== null) };
 }
 
 /** Whether a certificate file leads to a root among the authorities, as OpenSSL and rustls want it. */
@@ -155,28 +163,33 @@ function checkPair(paths: TlsPaths, chain: X509Certificate[], key: KeyObject): v
   );
 }
 
-function checkValidity(file: string, what: string, cert: X509Certificate): void {
+function validityFault(file: string, what: string, cert: X509Certificate): TlsFileError | null {
   const now = Date.now();
   const clock = `this machine's clock says ${new Date(now).toISOString()}`;
   if (Date.parse(cert.validTo) < now) {
     const end = new Date(cert.validTo).toISOString();
-    throw new TlsFileError('expired', file, `${file}: ${what} expired on ${end} (${clock}).`);
+    return new TlsFileError('expired', file, `${file}: ${what} expired on ${end} (${clock}).`);
   }
   if (Date.parse(cert.validFrom) > now) {
     const begin = new Date(cert.validFrom).toISOString();
-    throw new TlsFileError(
+    return new TlsFileError(
       'not_yet_valid',
       file,
       `${file}: ${what} is not valid before ${begin} (${clock}).`,
     );
   }
+  return null;
 }
 
 /** One that is valid is enough: a bundle holds the old and the new CA while one replaces the other. */
 function checkAuthorities(file: string, authorities: X509Certificate[]): void {
   const now = Date.now();
   const valid = authorities.some(a => Date.parse(a.validFrom) <= now && now <= Date.parse(a.validTo));
-  if (!valid) for (const authority of authorities) checkValidity(file, 'the CA certificate', authority);
+  if (valid) return;
+  for (const authority of authorities) {
+    const fault = validityFault(file, 'the CA certificate', authority);
+    if (fault !== null) throw fault;
+  }
 }
 
 function checkUsage(file: string, info: CertInfo, use: 'client' | 'server'): void {

@@ -1,5 +1,6 @@
 // The agents' one address: a grpc server with the stream and the Temporal proxy on it. Its sockets are made here and
 // injected, because grpc-js' own listener hides why a TLS handshake failed.
+import { constants } from 'node:crypto';
 import net from 'node:net';
 import tls from 'node:tls';
 import {
@@ -10,8 +11,9 @@ import {
 } from '@grpc/grpc-js';
 import { formatHostPort, type HostPort, isLoopbackHost } from '../../lib/address.js';
 import type { Logger } from '../../lib/log.js';
-import { loadTlsFiles, type TlsPaths } from '../../lib/tls/load.js';
-import { createRefuser } from './refusal.js';
+import { datesSentence, TlsKeeper, watchTls } from '../../lib/tls/keeper.js';
+import type { TlsFiles, TlsPaths } from '../../lib/tls/load.js';
+import { createRefuser, handshakeFault } from './refusal.js';
 
 export interface EndpointService {
   service: ServiceDefinition;
@@ -25,6 +27,10 @@ export interface AgentEndpointOptions {
   insecure?: boolean;
   services: EndpointService[];
   log: Logger;
+  /** How often the certificate files are looked at, ms; default 2 s. */
+  lookEveryMs?: number;
+  /** New connections get this pair from now on: for whoever shows the same certificate elsewhere. */
+  onRenewed?: (files: TlsFiles) => void;
 }
 
 export interface AgentEndpoint {
@@ -50,6 +56,16 @@ const SERVER_OPTIONS = {
   'grpc.enable_channelz': 0,
 } as const;
 
+/** What a listener takes of the files; setSecureContext needs all of it again. */
+const secureContext = ({ ca, cert, key }: TlsFiles) => ({
+  ca,
+  cert,
+  key,
+  minVersion: 'TLSv1.2' as const,
+  // No resumption: a resumed session would carry the verdict of its first handshake past the certificate's end.
+  secureOptions: constants.SSL_OP_NO_TICKET,
+});
+
 /** Throws TlsFileError for a bad file, the system's error (EADDRINUSE, …) when it can't listen. */
 export async function startAgentEndpoint(opts: AgentEndpointOptions): Promise<AgentEndpoint> {
   const { listen, log } = opts;
@@ -69,25 +85,24 @@ export async function startAgentEndpoint(opts: AgentEndpointOptions): Promise<Ag
   };
 
   let listener: net.Server;
+  let unwatch = () => {};
   if (opts.tls === undefined) {
     listener = net.createServer({ noDelay: true }, socket => {
       track(socket);
       injector.injectConnection(socket);
     });
   } else {
-    const files = loadTlsFiles(opts.tls, 'server');
+    const keeper = new TlsKeeper(opts.tls, 'server');
+    const files = keeper.current();
     for (const warning of files.warnings) log.warn(warning);
     const refuse = createRefuser(log);
     const server = tls.createServer(
       {
-        ca: files.ca,
-        cert: files.cert,
-        key: files.key,
+        ...secureContext(files),
         requestCert: true,
         // Unverified peers are answered by `refuse`, not cut: see there.
         rejectUnauthorized: false,
         ALPNProtocols: ['h2'],
-        minVersion: 'TLSv1.2',
         handshakeTimeout: HANDSHAKE_WITHIN,
         noDelay: true,
       },
@@ -98,14 +113,18 @@ export async function startAgentEndpoint(opts: AgentEndpointOptions): Promise<Ag
       },
     );
     server.on('tlsClientError', (error, socket) => {
-      // Port scans and health checks of load balancers connect and leave: not worth a line each.
-      const left = (error as NodeJS.ErrnoException).code === 'ECONNRESET';
-      log[left ? 'debug' : 'info'](
-        { peer: socket.remoteAddress, err: error.message },
-        'a TLS handshake failed',
-      );
+      const { level, fault, sentence } = handshakeFault(error);
+      log[level]({ peer: socket.remoteAddress, fault, err: error.message }, sentence);
       socket.destroy();
     });
+    unwatch = watchTls(
+      keeper,
+      followFiles(keeper, log, now => {
+        server.setSecureContext(secureContext(now));
+        opts.onRenewed?.(now);
+      }),
+      opts.lookEveryMs,
+    );
     listener = server;
   }
 
@@ -123,6 +142,7 @@ export async function startAgentEndpoint(opts: AgentEndpointOptions): Promise<Ag
     address: { host: listen.host, port: bound.port },
     tls: opts.tls !== undefined,
     close: async (graceMs = 1_000) => {
+      unwatch();
       listener.close();
       await new Promise<void>(resolve => {
         const timer = setTimeout(resolve, graceMs);
@@ -134,5 +154,32 @@ export async function startAgentEndpoint(opts: AgentEndpointOptions): Promise<Ag
       grpc.forceShutdown();
       for (const socket of sockets) socket.destroy();
     },
+  };
+}
+
+/** Takes a new pair for new connections, and says each fault and each end that is near once. */
+function followFiles(
+  keeper: TlsKeeper,
+  log: Logger,
+  take: (files: TlsFiles) => void,
+): (changed: boolean) => void {
+  let told: string | null = null;
+  return changed => {
+    const { files, problem } = keeper;
+    if (files === null) return;
+    if (changed) {
+      take(files);
+      log.info(
+        { not_after: files.info.not_after },
+        `${keeper.paths.cert} has changed: new connections get it`,
+      );
+      for (const warning of files.warnings) log.warn(warning);
+    }
+    const now =
+      problem !== null
+        ? `${problem.message} New connections get the certificate of before, good until ${files.info.not_after}.`
+        : datesSentence(keeper.paths, files);
+    if (now !== null && now !== told) log.error({ fault: problem?.code }, now);
+    told = now;
   };
 }

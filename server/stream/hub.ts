@@ -29,6 +29,7 @@ const SLEPT = 3_000;
 /** Bounds of what an agent may say its heartbeat_interval is (agent.yaml: from 100 ms). */
 const MIN_INTERVAL = 100;
 const MAX_INTERVAL = 300_000;
+const TWO_MACHINES = 'another machine said Hello under the same name';
 
 export interface HubOptions {
   /** Id of this control plane instance. */
@@ -39,6 +40,8 @@ export interface HubOptions {
   tls: boolean;
   handlers: StreamHandlers;
   log: Logger;
+  /** Heartbeat intervals in which nothing is heard of a node that is gone. Default: TIMING.silentAfterIntervals. */
+  missedHeartbeats?: number;
 }
 
 export interface Hub {
@@ -55,6 +58,10 @@ export interface Hub {
   node(nodeId: string): LiveNode | null;
   /** Another instance holds a newer session of this node: ends ours. */
   supersede(nodeId: string, bySession: number, instance: string): void;
+  /** Tells the session, if it is still live, how the slots of its GPUs are numbered now. */
+  tellSlots(nodeId: string, session: number, slots: Record<number, string>): void;
+  /** Another machine under the same name was refused elsewhere, and the workflow counts by its number: ours jumps above. */
+  challenge(nodeId: string, sentence: string): void;
   /** Tells every agent to connect elsewhere, then ends the streams. */
   goAway(reason: string): void;
   /** goAway, and nobody is taken any more. */
@@ -74,8 +81,10 @@ class StreamHub implements Hub, SessionOwner {
   private readonly ticker: NodeJS.Timeout;
   private lastTick = performance.now();
   private closed = false;
+  private readonly missed: number;
 
   constructor(private readonly opts: HubOptions) {
+    this.missed = opts.missedHeartbeats ?? TIMING.silentAfterIntervals;
     this.handlers = opts.handlers;
     this.log = opts.log;
     const connect = (call: AgentCall) => this.connect(call);
@@ -97,17 +106,34 @@ class StreamHub implements Hub, SessionOwner {
   }
 
   nodes(): LiveNode[] {
-    return [...this.live.values()].map(liveNode);
+    return [...this.live.values()].map(session => this.view(session));
   }
 
   node(nodeId: string): LiveNode | null {
     const session = this.live.get(nodeId);
-    return session === undefined ? null : liveNode(session);
+    return session === undefined ? null : this.view(session);
   }
 
   supersede(nodeId: string, bySession: number, instance: string): void {
     const session = this.live.get(nodeId);
-    if (session?.node && session.node.session < bySession) this.replace(session, bySession, instance);
+    if (!session?.node || session.node.session >= bySession) return;
+    const { node } = session;
+    this.log.info({ node: nodeId, session: node.session, bySession, instance }, 'node connected elsewhere');
+    this.replace(session, bySession, instance);
+    this.handlers.superseded?.(nodeId, node.session);
+  }
+
+  tellSlots(nodeId: string, session: number, slots: Record<number, string>): void {
+    const live = this.live.get(nodeId);
+    if (live?.node?.session === session) live.send({ slots: { slots } });
+  }
+
+  challenge(nodeId: string, sentence: string): void {
+    const present = this.live.get(nodeId);
+    if (present === undefined) return;
+    this.log.warn({ node: nodeId, condition: 'duplicate_identity' }, sentence);
+    present.send({ notice: { code: 'duplicate_identity', message: sentence } });
+    present.send({ go_away: { reason: TWO_MACHINES } });
   }
 
   goAway(reason: string): void {
@@ -165,7 +191,13 @@ class StreamHub implements Hub, SessionOwner {
     if (this.refusedAsDuplicate(session, node)) {
       this.handlers.gone(node.nodeId, node.session, 'refused');
       // The workflow now counts by the refused one's number: the one that heartbeats must jump above it.
-      present?.send({ go_away: { reason: 'another machine said Hello under the same name' } });
+      present?.send({ go_away: { reason: TWO_MACHINES } });
+      return;
+    }
+    if (info.duplicate !== undefined) {
+      this.handlers.gone(node.nodeId, node.session, 'refused');
+      this.log.warn({ node: node.nodeId, condition: 'duplicate_identity' }, info.duplicate);
+      session.refuse(status.ALREADY_EXISTS, info.duplicate, 'duplicate_identity');
       return;
     }
     if (present !== undefined) this.replace(present, node.session, this.opts.instance);
@@ -269,9 +301,13 @@ class StreamHub implements Hub, SessionOwner {
     this.handlers.gone(node.nodeId, node.session, reason);
   }
 
+  private view(session: AgentSession): LiveNode {
+    return liveNode(session, this.isSilent(session));
+  }
+
   private isSilent(session: AgentSession): boolean {
     const interval = session.node?.heartbeatIntervalMs ?? TIMING.heartbeatInterval;
-    return performance.now() - session.heardAt > TIMING.silentAfterIntervals * interval;
+    return performance.now() - session.heardAt > this.missed * interval;
   }
 
   private tick(): void {
@@ -282,17 +318,15 @@ class StreamHub implements Hub, SessionOwner {
       if (slept) session.heardAt = now;
       if (!this.isSilent(session)) continue;
       this.leave(session, 'silent');
-      session.refuse(
-        status.DEADLINE_EXCEEDED,
-        `Nothing was heard for ${TIMING.silentAfterIntervals} heartbeat intervals.`,
-      );
+      session.refuse(status.DEADLINE_EXCEEDED, `Nothing was heard for ${this.missed} heartbeat intervals.`);
     }
   }
 }
 
-function liveNode(session: AgentSession): LiveNode {
+function liveNode(session: AgentSession, silent: boolean): LiveNode {
   const node = session.node as HelloNode;
   return {
+    silent,
     nodeId: node.nodeId,
     session: node.session,
     bootId: node.bootId,

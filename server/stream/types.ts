@@ -31,6 +31,8 @@ export interface WelcomeInfo {
   highestSession: number;
   /** Slot number → GPU UUID. */
   slots: Record<number, string>;
+  /** Another machine of this name heartbeats at another instance: the sentence that refuses this one. */
+  duplicate?: string;
 }
 
 export interface HeartbeatInfo {
@@ -59,6 +61,8 @@ export interface StreamHandlers {
   ): Promise<WelcomeInfo['slots'] | null>;
   /** A session ended that was live, or whose Hello was handed on, and no newer one took over. */
   gone(nodeId: string, session: number, reason: GoneReason): void;
+  /** A live session ended because a newer one is at another instance: nothing is to be told, it holds nothing. */
+  superseded?(nodeId: string, session: number): void;
 }
 
 /** A live session, for those who show nodes. */
@@ -73,6 +77,8 @@ export interface LiveNode {
   /** ms since the epoch. */
   since: number;
   lastHeartbeat: number;
+  /** Nothing came for three of its intervals: about to be ended. */
+  silent: boolean;
   clockSkewMs: number;
   inventory: Inventory;
   /** As of the last heartbeat. */

@@ -15,9 +15,10 @@ import type { Gpu, Inventory } from '../../contracts/inventory.js';
 import type { Logger } from '../../lib/log.js';
 import { initCa } from '../../lib/pki/ca.js';
 import { issueClient, issueServer } from '../../lib/pki/issue.js';
+import type { Resolve } from '../../lib/resolve.js';
 import type { TlsPaths } from '../../lib/tls/load.js';
 import type { EventRef, LiveEngine } from '../../proto/codec.js';
-import { startAgentEndpoint } from '../../server/stream/endpoint.js';
+import { type EndpointService, startAgentEndpoint } from '../../server/stream/endpoint.js';
 import { createHub, type Hub } from '../../server/stream/hub.js';
 import type { GoneReason, HelloNode, StreamHandlers } from '../../server/stream/types.js';
 
@@ -30,9 +31,10 @@ export async function until<T>(look: () => T | null | undefined | false): Promis
   }
 }
 
-export function tempDir(): string {
+/** `after`: when it goes; default: with the test. */
+export function tempDir(after: (clean: () => void) => void = onTestFinished): string {
   const dir = mkdtempSync(join(tmpdir(), 'llmgw-stream-'));
-  onTestFinished(() => rmSync(dir, { recursive: true, force: true }));
+  after(() => rmSync(dir, { recursive: true, force: true }));
   return dir;
 }
 
@@ -42,15 +44,18 @@ export interface Pki {
   client(name: string): Promise<TlsPaths>;
 }
 
-export async function makePki(hosts = ['127.0.0.1', '::1', 'localhost']): Promise<Pki> {
-  const dir = tempDir();
+export async function makePki(
+  hosts = ['127.0.0.1', '::1', 'localhost'],
+  after?: (clean: () => void) => void,
+): Promise<Pki> {
+  const dir = tempDir(after);
   await initCa(dir);
   await issueServer(dir, 'cp-1', { hosts });
   return {
     dir,
     server: tlsPaths(dir, 'cp-1'),
     client: async name => {
-      await issueClient(dir, name);
+      await issueClient(dir, name, { force: true });
       return tlsPaths(dir, name);
     },
   };
@@ -88,6 +93,9 @@ export async function controlPlane(
     port?: number;
     handlers?: Partial<StreamHandlers>;
     instance?: string;
+    lookEveryMs?: number;
+    /** What else is on the address. */
+    services?: (hub: Hub) => EndpointService[];
   } = {},
 ): Promise<ControlPlane> {
   const { log, lines } = recordingLog();
@@ -121,8 +129,9 @@ export async function controlPlane(
   const endpoint = await startAgentEndpoint({
     listen: { host: opts.host ?? '127.0.0.1', port: opts.port ?? 0 },
     ...(opts.tls ? { tls: opts.tls } : {}),
-    services: [hub.service],
+    services: [hub.service, ...(opts.services?.(hub) ?? [])],
     log,
+    lookEveryMs: opts.lookEveryMs ?? 20,
   });
   const close = async () => {
     hub.close();
@@ -157,6 +166,10 @@ export function startAgent(
     pending?: EngineEvent[];
     welcomeWithinMs?: number;
     inventoryEveryMs?: number;
+    resolve?: Resolve;
+    lookEveryMs?: number;
+    pingEveryMs?: number;
+    pingTimeoutMs?: number;
   } = {},
 ): TestAgent {
   const { log, lines } = recordingLog();
@@ -201,8 +214,12 @@ export function startAgent(
     counter: new SessionCounter(opts.workDir ?? tempDir(), log),
     log,
     onWelcome: w => void welcomes.push(w),
+    ...(opts.resolve === undefined ? {} : { resolve: opts.resolve }),
     ...(opts.inventoryEveryMs === undefined ? {} : { inventoryEveryMs: opts.inventoryEveryMs }),
     ...(opts.welcomeWithinMs === undefined ? {} : { welcomeWithinMs: opts.welcomeWithinMs }),
+    ...(opts.pingEveryMs === undefined ? {} : { pingEveryMs: opts.pingEveryMs }),
+    ...(opts.pingTimeoutMs === undefined ? {} : { pingTimeoutMs: opts.pingTimeoutMs }),
+    lookEveryMs: opts.lookEveryMs ?? 20,
   });
   const stopper = new AbortController();
   const running = client.run(stopper.signal);
@@ -280,11 +297,31 @@ export const exitOf = (replica: string, seq = 1): EngineEvent => ({
   },
 });
 
-/** A TCP relay that can swallow everything of the connections it has: what a NAT does that dropped its mapping. */
-export async function relay(toPort: number): Promise<{ port: number; blackhole(): void }> {
+export interface Relay {
+  port: number;
+  /** Swallows everything of the connections it has, for ever: what a NAT does that dropped its mapping. */
+  blackhole(): void;
+  /** Carries nothing further, for old and new connections, until `resume`: what both ends see of a stopped process. */
+  stall(): void;
+  resume(): void;
+  /** Ends the connections it has. */
+  cut(): void;
+  /** Whether new connections are closed as they come: the process behind is away. */
+  refuse(refused: boolean): void;
+  /** Connections taken so far. */
+  taken(): number;
+}
+
+/** A TCP relay whose connections can go silent. */
+export async function relay(toPort: number): Promise<Relay> {
   const pairs = new Set<{ dead: boolean }>();
   const sockets = new Set<net.Socket>();
+  let stalled = false;
+  let refused = false;
+  let taken = 0;
   const server = net.createServer(inbound => {
+    if (refused) return void inbound.destroy();
+    taken += 1;
     const pair = { dead: false };
     pairs.add(pair);
     const outbound = net.connect(toPort, '127.0.0.1');
@@ -293,6 +330,7 @@ export async function relay(toPort: number): Promise<{ port: number; blackhole()
       from.on('data', chunk => void (pair.dead || to.write(chunk)));
       from.on('close', () => void (pair.dead || to.destroy()));
       from.on('error', () => {});
+      if (stalled) from.pause();
     };
     join(inbound, outbound);
     join(outbound, inbound);
@@ -307,6 +345,21 @@ export async function relay(toPort: number): Promise<{ port: number; blackhole()
     blackhole: () => {
       for (const pair of pairs) pair.dead = true;
     },
+    stall: () => {
+      stalled = true;
+      for (const socket of sockets) socket.pause();
+    },
+    resume: () => {
+      stalled = false;
+      for (const socket of sockets) socket.resume();
+    },
+    cut: () => {
+      for (const socket of sockets) socket.destroy();
+    },
+    refuse: now => {
+      refused = now;
+    },
+    taken: () => taken,
   };
 }
 
