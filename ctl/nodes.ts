@@ -1,10 +1,13 @@
-// `ctl nodes` and `ctl node show`.
+// `ctl nodes`, `ctl node show|forget`.
 import type { Command } from 'commander';
 import type { EngineReport } from '../contracts/engine.js';
 import type { Inventory } from '../contracts/inventory.js';
-import type { NodeRow } from '../contracts/status.js';
+import type { FleetStatus, NodeRow } from '../contracts/status.js';
+import { Fault } from '../lib/fault.js';
 import { call } from './client.js';
-import { listing, targetOf } from './options.js';
+import { warningsOf } from './fleet.js';
+import { listing, targetOf, user } from './options.js';
+import { print } from './print.js';
 import { age, table } from './table.js';
 
 interface NodeDetail extends Omit<NodeRow, 'engines'> {
@@ -20,29 +23,12 @@ export function nodeCommands(ctl: Command): void {
     async (opts, cmd) => {
       const rows = await call<NodeRow[]>(targetOf(cmd), 'GET', '/v1/nodes');
       if (opts.json) return print(rows);
-      if (rows.length === 0) {
+      // Worth a line, not worth a failure: the nodes are the answer.
+      const fleet = await call<FleetStatus>(targetOf(cmd), 'GET', '/v1/fleet').catch(() => null);
+      if (rows.length === 0)
         console.log('No node has connected yet: start an agent (llmgw agent --config agent.yaml).');
-        return;
-      }
-      console.log(
-        table(
-          ['NODE', 'STATE', 'SINCE', 'GPUS', 'FREE', 'HELD', 'OTHER', 'ENGINES', 'VERSION', 'NOTE'],
-          rows.map(r => [
-            r.node_id,
-            [r.state, r.cordoned ? 'cordoned' : '', r.draining ? 'draining' : '']
-              .filter(s => s !== '')
-              .join(','),
-            age(r.since),
-            String(r.gpus.total),
-            String(r.gpus.free),
-            String(r.gpus.held),
-            other(r.gpus),
-            String(r.engines),
-            r.agent_version,
-            r.conditions[0]?.message ?? (r.state === 'connected' ? '' : r.reason),
-          ]),
-        ),
-      );
+      else showNodes(rows);
+      if (fleet !== null) for (const line of warningsOf(fleet)) console.log(`\n${line}`);
     },
   );
 
@@ -88,6 +74,46 @@ export function nodeCommands(ctl: Command): void {
       for (const j of d.journal.slice(-15)) console.log(`${j.at}  ${j.text}`);
     },
   );
+
+  listing(node.command('forget').argument('<id>'))
+    .description('your word that the machine and all its engines are dead: what it held is free')
+    .option('--confirm <id>', 'the same id once more')
+    .action(async (id: string, opts, cmd) => {
+      if (opts.confirm !== id) {
+        throw new Fault(
+          `To forget ${id} is your word that the machine is gone and every engine on it is dead: llmgw takes that as proof, frees its GPUs and starts its replicas elsewhere. If it still serves, they will run twice. Sure of it: llmgw ctl node forget ${id} --confirm ${id}`,
+          2,
+        );
+      }
+      const done = await call<{ result: string; reason: string }>(
+        targetOf(cmd),
+        'POST',
+        `/v1/nodes/${encodeURIComponent(id)}/forget`,
+        { body: { confirm: opts.confirm, by: user() }, about: `node/${id}` },
+      );
+      if (opts.json) return print(done);
+      console.log(`${id}: ${done.result}; ${done.reason}.`);
+    });
+}
+
+function showNodes(rows: NodeRow[]): void {
+  console.log(
+    table(
+      ['NODE', 'STATE', 'SINCE', 'GPUS', 'FREE', 'HELD', 'OTHER', 'ENGINES', 'VERSION', 'NOTE'],
+      rows.map(r => [
+        r.node_id,
+        [r.state, r.cordoned ? 'cordoned' : '', r.draining ? 'draining' : ''].filter(s => s !== '').join(','),
+        age(r.since),
+        String(r.gpus.total),
+        String(r.gpus.free),
+        String(r.gpus.held),
+        other(r.gpus),
+        String(r.engines),
+        r.agent_version,
+        r.conditions[0]?.message ?? (r.state === 'connected' ? '' : r.reason),
+      ]),
+    ),
+  );
 }
 
 /** What runs on the GPU: `demo (ready, pid 4711)`. */
@@ -105,7 +131,3 @@ const other = (g: NodeRow['gpus']): string =>
   ]
     .filter(s => s !== '')
     .join(', ') || '-';
-
-export function print(value: unknown): void {
-  console.log(JSON.stringify(value, null, 2));
-}

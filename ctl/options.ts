@@ -1,4 +1,5 @@
-// Options that every ctl command shares.
+// Options that every ctl command shares, and who gives the command.
+import { userInfo } from 'node:os';
 import type { Command } from 'commander';
 import { type Target, target } from './client.js';
 
@@ -14,4 +15,15 @@ export const listing = (cmd: Command): Command => reaching(cmd).option('--json',
 export function targetOf(cmd: Command): Target {
   const opts = cmd.optsWithGlobals() as { server?: string; tokenFile?: string };
   return target(opts);
+}
+
+/** Who decides, for the journal: the user of this machine. */
+export function user(): string {
+  let name = '';
+  try {
+    name = userInfo().username;
+  } catch {
+    // A uid without an entry in the system's user database.
+  }
+  return name.replace(/[^\x21-\x7e]/g, '').slice(0, 64) || 'ctl';
 }

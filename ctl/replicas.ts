@@ -1,10 +1,10 @@
-// `ctl replicas`, `ctl replica show|stop|restart|logs`, `ctl deploy`.
+// `ctl replicas`, `ctl replica show|stop|restart|logs|adopt`, `ctl deploy`.
 import type { Command } from 'commander';
 import type { ReplicaStatus } from '../contracts/status.js';
 import { Fault } from '../lib/fault.js';
 import { call, send } from './client.js';
-import { print } from './nodes.js';
 import { listing, reaching, targetOf } from './options.js';
+import { print } from './print.js';
 import { readSpecFile } from './spec-file.js';
 import { age, table } from './table.js';
 
@@ -84,6 +84,33 @@ export function replicaCommands(ctl: Command): void {
       for await (const chunk of res.body ?? []) process.stdout.write(chunk);
     });
 
+  listing(
+    replica
+      .command('adopt')
+      .argument('<name>')
+      .description(
+        'take over an engine that runs on a node and that llmgw did not start; it goes on serving',
+      ),
+  )
+    .requiredOption('--node <id>', 'where it runs')
+    .requiredOption('--pid <n>', "the engine's own process", wholeNumber('--pid', 2))
+    .requiredOption('--port <n>', 'where it serves', wholeNumber('--port', 1, 65_535))
+    .requiredOption('-f, --file <file>', 'spec that fits it, YAML or JSON (- for standard input)')
+    .action(async (name: string, opts, cmd) => {
+      const { spec } = readSpecFile(opts.file, name);
+      const { node, pid, port } = opts;
+      const done = await call<{ result: string; name: string; reason: string }>(
+        targetOf(cmd),
+        'POST',
+        `${path(name)}/adopt`,
+        { body: { node, pid, port, spec }, about: `replica/${name}` },
+      );
+      if (opts.json) return print(done);
+      console.log(
+        `replica/${done.name}: ${done.result}; ${done.reason}. Follow it: llmgw ctl replica show ${done.name}`,
+      );
+    });
+
   listing(ctl.command('deploy').description('start a replica, or apply a changed spec to a running one'))
     .requiredOption('-f, --file <file>', 'spec, YAML or JSON (- for standard input)')
     .action(async (opts, cmd) => {
@@ -103,11 +130,12 @@ export function replicaCommands(ctl: Command): void {
 
 const path = (name: string): string => `/v1/replicas/${encodeURIComponent(name)}`;
 
-function wholeNumber(option: string, min: number) {
+function wholeNumber(option: string, min: number, max = Number.MAX_SAFE_INTEGER) {
   return (text: string): number => {
     const n = Number(text);
-    if (/^\d+$/.test(text) && n >= min) return n;
-    throw new Fault(`${option} ${text}: expected a whole number of at least ${min}`, 2);
+    if (/^\d+$/.test(text) && n >= min && n <= max) return n;
+    const range = max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `from ${min} to ${max}`;
+    throw new Fault(`${option} ${text}: expected a whole number ${range}`, 2);
   };
 }
 

@@ -1,11 +1,12 @@
-// Reads a spec for `ctl deploy -f`: YAML or JSON. Every fault is said with file and line before anything is sent.
+// Reads a spec for `ctl deploy -f` and `ctl replica adopt -f`: YAML or JSON. Every fault is said with file and line before anything is sent.
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
 import { parseReplicaSpec, ReplicaSpec, specFaultText } from '../contracts/spec.js';
 import { formatConfigErrors, loadConfigText } from '../lib/config/load.js';
 import { Fault } from '../lib/fault.js';
 
-export function readSpecFile(file: string): { spec: unknown; name: string } {
+/** `named`: the replica's name as the command gave it; without it the file must have one. */
+export function readSpecFile(file: string, named?: string): { spec: unknown; name: string } {
   const shown = file === '-' ? '(standard input)' : file;
   let text: string;
   try {
@@ -17,7 +18,7 @@ export function readSpecFile(file: string): { spec: unknown; name: string } {
   const loaded = loadConfigText(text, shown, ReplicaSpec);
   if (!loaded.ok) throw new Fault(formatConfigErrors(loaded.errors), 2);
   const spec: unknown = parse(text);
-  const name = (spec as { name?: string }).name;
+  const name = named ?? (spec as { name?: string }).name;
   if (name === undefined)
     throw new Fault(`${shown}: name: missing required key (a file that is deployed names its replica)`, 2);
   const parsed = parseReplicaSpec(spec, name);

@@ -2,18 +2,25 @@
 // of stage (INV-9, INV-11). Exits are acknowledged only when Temporal has them.
 import { WorkflowNotFoundError } from '@temporalio/client';
 import type { EngineEvent } from '../contracts/engine.js';
-import type { NodeHello } from '../contracts/messages.js';
+import type { NodeHello, NodeHolder } from '../contracts/messages.js';
 import { TIMING } from '../contracts/timing.js';
 import type { Logger } from '../lib/log.js';
 import type { LiveEngine } from '../proto/codec.js';
 import { Deliveries } from './deliveries.js';
 import type { FleetClient } from './fleet.js';
+import type { PeerCalls } from './peers/calls.js';
 import type { GoneReason, HelloNode, StreamHandlers } from './stream/types.js';
 
 export interface AgentsOptions {
   fleet: FleetClient;
   instance: string;
   peerAddr: string | null;
+  /** The other instances. */
+  peers?: Pick<PeerCalls, 'live' | 'superseded'>;
+  /** The numbering of its GPUs as of a hello that was said again, for the agent. */
+  tellSlots?: (nodeId: string, session: number, slots: Record<number, string>) => void;
+  /** Of server.yaml's liveness; default: TIMING's. */
+  missedHeartbeats?: number;
   log: Logger;
   /** First wait before what Temporal didn't take is sent again, ms. */
   retryMs?: number;
@@ -22,8 +29,19 @@ export interface AgentsOptions {
 /** Sessions of a node whose end isn't told yet: its agent comes back twice a minute while Temporal is away. */
 const MAX_UNTOLD = 32;
 
+/** What the streams' handlers can do besides, for a ledger or a node workflow that has lost what it was told. */
+export interface AgentHandlers extends StreamHandlers {
+  /** Nodes whose live session is here. */
+  nodes(): string[];
+  /** Says the node's hello once more, as of its last heartbeat; nothing for a node that isn't here any more. */
+  helloAgain(nodeId: string): Promise<void>;
+  close(): void;
+}
+
 interface Heard {
   session: number;
+  /** Its Hello, with what heartbeats and changed inventories told since. */
+  node: HelloNode;
   heartbeats: number;
   digestAt: number;
 }
@@ -32,9 +50,17 @@ export function agentHandlers({
   fleet,
   instance,
   peerAddr,
+  peers,
+  tellSlots,
   log,
   retryMs,
-}: AgentsOptions): StreamHandlers & { close(): void } {
+  missedHeartbeats,
+}: AgentsOptions): AgentHandlers {
+  const said = {
+    instance,
+    peer_addr: peerAddr,
+    ...(missedHeartbeats === undefined ? {} : { missed_heartbeats: missedHeartbeats }),
+  };
   const heard = new Map<string, Heard>();
   const deliveries = new Deliveries(log, retryMs);
   /** Node → session → why it ended; any of them may be the one that the workflow counts by. */
@@ -62,11 +88,10 @@ export function agentHandlers({
 
   return {
     async hello(node) {
-      const info = await fleet.hello(node.nodeId, helloOf(node, instance, peerAddr));
-      return {
-        highestSession: info.highest_session > node.session ? info.highest_session : 0,
-        slots: slotsOf(info),
-      };
+      const info = await fleet.hello(node.nodeId, helloOf(node, said));
+      const highestSession = info.highest_session > node.session ? info.highest_session : 0;
+      const duplicate = highestSession === 0 ? await tellPrevious(node, info.previous ?? null) : null;
+      return { highestSession, slots: slotsOf(info), ...(duplicate === null ? {} : { duplicate }) };
     },
     welcomed(node) {
       deliveries.supersede(node.nodeId, node.session);
@@ -74,6 +99,7 @@ export function agentHandlers({
       const phase = Math.random() * 0.3 + 0.7;
       heard.set(node.nodeId, {
         session: node.session,
+        node: { ...node },
         heartbeats: 0,
         digestAt: Date.now() + TIMING.nodeDigestInterval * phase,
       });
@@ -83,6 +109,8 @@ export function agentHandlers({
       const h = heard.get(nodeId);
       if (h === undefined || h.session !== session) return;
       h.heartbeats++;
+      h.node.engines = hb.engines;
+      h.node.clockSkewMs = hb.clockSkewMs;
       for (const engine of hb.engines) progress(nodeId, engine);
     },
     async event(nodeId, event: EngineEvent) {
@@ -93,6 +121,8 @@ export function agentHandlers({
       );
     },
     inventoryChanged(nodeId, session, inventory) {
+      const h = heard.get(nodeId);
+      if (h?.session === session) h.node.inventory = inventory;
       let taken = false;
       return deliveries.post({
         nodeId,
@@ -117,11 +147,54 @@ export function agentHandlers({
       if (sessions.size > MAX_UNTOLD) sessions.delete([...sessions.keys()][1]!);
       void deliveries.post({ nodeId, kind: 'gone', session, send: () => tellEnds(nodeId, sessions) });
     },
+    superseded(nodeId, session) {
+      if (heard.get(nodeId)?.session === session) heard.delete(nodeId);
+    },
+    nodes: () => [...heard.keys()],
+    async helloAgain(nodeId) {
+      const h = heard.get(nodeId);
+      if (h === undefined) return;
+      const info = await fleet.hello(nodeId, helloOf(h.node, said));
+      // A node workflow that began anew has numbered the GPUs anew.
+      if (heard.get(nodeId)?.session === h.session) tellSlots?.(nodeId, h.session, slotsOf(info));
+    },
     close() {
       clearInterval(timer);
       deliveries.close();
     },
   };
+
+  /**
+   * The instance that held the node until now may have a half-open stream of it and hears that it is over. Another boot
+   * is another machine where the old one still heartbeats there: then neither may flap, and the sentence that refuses
+   * this one comes back. An instance that doesn't answer keeps nobody out.
+   */
+  async function tellPrevious(node: HelloNode, previous: NodeHolder | null): Promise<string | null> {
+    const addr = previous?.peer_addr ?? null;
+    if (peers === undefined || previous === null || addr === null || previous.instance === instance)
+      return null;
+    const over = { node_id: node.nodeId, by_session: node.session };
+    if (previous.boot_id !== null && previous.boot_id !== node.bootId) {
+      const live = await peers.live(addr, { node_ids: [node.nodeId] }).catch(() => null);
+      const present = live?.nodes.find(n => n.node_id === node.nodeId && !n.silent);
+      if (present !== undefined && present.boot_id !== node.bootId) {
+        const duplicate =
+          `"${node.nodeId}" is already connected from ${present.address} (boot ${present.boot_id}) to the instance ${previous.instance} and heartbeats; ` +
+          `this agent at ${node.peerAddress} has boot ${node.bootId}: two machines have the same node_id.`;
+        quietly('a second machine under one name', peers.superseded(addr, { ...over, duplicate }));
+        return duplicate;
+      }
+    }
+    void peers
+      .superseded(addr, over)
+      .catch(err =>
+        log.debug(
+          { node: node.nodeId, instance: previous.instance, err: err.message },
+          'the previous holder was not told',
+        ),
+      );
+    return null;
+  }
 
   async function tellEnds(nodeId: string, sessions: Map<number, GoneReason>): Promise<void> {
     for (const [session, reason] of sessions) {
@@ -171,11 +244,13 @@ async function unlessNone<T>(call: Promise<T>): Promise<T | null> {
   }
 }
 
-function helloOf(node: HelloNode, instance: string, peerAddr: string | null): NodeHello {
+function helloOf(
+  node: HelloNode,
+  said: Pick<NodeHello, 'instance' | 'peer_addr' | 'missed_heartbeats'>,
+): NodeHello {
   return {
     session: node.session,
-    instance,
-    peer_addr: peerAddr,
+    ...said,
     boot_id: node.bootId,
     protocol_version: node.protocolVersion,
     agent_version: node.agentVersion,

@@ -1,7 +1,8 @@
 // server.yaml: the control plane. Keys and defaults are documented in docs/config.md (a test compares).
 import { z } from 'zod';
-import { durationMs } from '../contracts/duration.js';
+import { durationMs, formatDuration } from '../contracts/duration.js';
 import { expecting } from '../contracts/faults.js';
+import { TIMING } from '../contracts/timing.js';
 import { isLoopbackHost, parseHostPort } from '../lib/address.js';
 import {
   dialAddress,
@@ -44,7 +45,7 @@ const liveness = z.strictObject({
   /** Intervals without a heartbeat after which a node is silent. */
   missed_heartbeats: wholeNumber(2, 1000).default(3),
   /** Silence, on the stream and on the data plane, after which a node counts as lost. */
-  lost_after: durationMs({ example: '30s' }).prefault('30s'),
+  lost_after: durationMs({ example: '30s' }).prefault(formatDuration(TIMING.lostAfter)),
   /** Share of the nodes silent at once from which nothing is replaced any more. */
   brake_share: expecting(z.number().gt(0).lte(1), 'a share such as 0.33, above 0 and at most 1').default(
     0.33,

@@ -1,22 +1,27 @@
 // What the control plane says to the workflows: signals and queries, each bounded. The one place that starts `fleet`
 // and `node/<id>`; both starts are idempotent.
-import { type Client, WorkflowNotFoundError } from '@temporalio/client';
+import { type Client, QueryRejectedError, WorkflowClient, WorkflowNotFoundError } from '@temporalio/client';
 import type { EngineEvent } from '../contracts/engine.js';
 import { LlmgwError } from '../contracts/errors.js';
 import { FLEET_ID, nodeWorkflowId, replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
 import type {
+  ClosedMsg,
+  Holders,
   InstanceMsg,
+  LedgerReply,
   NodeDigest,
+  NodeForget,
   NodeGone,
   NodeHello,
   NodeInventory,
   ProgressMsg,
   WelcomeInfo,
 } from '../contracts/messages.js';
-import type { RouteTable } from '../contracts/routes.js';
-import type { NodeRow } from '../contracts/status.js';
+import type { LedgerRoutes } from '../contracts/routes.js';
+import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
 import type { LedgerState } from '../domain/ledger/state.js';
-import type { NodeState } from '../domain/node.js';
+import type { NodeState } from '../domain/node-state.js';
+import { updated } from './answer.js';
 
 /** A control plane that dies in the middle of a task holds its workflow up for this long (Temporal's default is 10 s). */
 const TASK_TIMEOUT = '5s';
@@ -27,19 +32,13 @@ export const QUERY_MS = 3_000;
 const SIGNAL_MS = 10_000;
 
 export class FleetClient {
+  /** Made at the first query: it refuses those of closed runs. */
+  private open: WorkflowClient | null = null;
+
   constructor(readonly client: Client) {}
 
   /** Starts the ledger if it isn't there, and registers this instance with it. */
-  async register(msg: InstanceMsg): Promise<void> {
-    await this.client.workflow.signalWithStart('fleet', {
-      workflowId: FLEET_ID,
-      taskQueue: WORKFLOW_QUEUE,
-      workflowTaskTimeout: TASK_TIMEOUT,
-      args: [],
-      signal: 'instance',
-      signalArgs: [msg],
-    });
-  }
+  register = (msg: InstanceMsg): Promise<void> => this.signalLedger('instance', msg);
 
   /** The node's own workflow learns of it, and answers with what Welcome says. */
   async hello(nodeId: string, hello: NodeHello): Promise<WelcomeInfo> {
@@ -79,15 +78,44 @@ export class FleetClient {
       return 'told';
     } catch (err) {
       if (!(err instanceof WorkflowNotFoundError)) throw err;
-      await this.signal(FLEET_ID, 'unclaimed', { event, why: err.message });
+      const told = { event, why: err.message };
+      try {
+        await this.signal(FLEET_ID, 'unclaimed', told);
+      } catch (gone) {
+        if (!(gone instanceof WorkflowNotFoundError)) throw gone;
+        await this.signalLedger('unclaimed', told);
+      }
       return 'unclaimed';
     }
   }
 
-  routes = (): Promise<RouteTable> => this.query(FLEET_ID, 'routes');
+  routes = (): Promise<LedgerRoutes> => this.query(FLEET_ID, 'routes');
   nodes = (): Promise<NodeRow[]> => this.query(FLEET_ID, 'nodes');
   ledger = (): Promise<LedgerState> => this.query(FLEET_ID, 'ledger');
+  holders = (): Promise<Holders> => this.query(FLEET_ID, 'holders');
+  status = (): Promise<FleetStatus> => this.query(FLEET_ID, 'status');
   node = (nodeId: string): Promise<NodeState> => this.query(nodeWorkflowId(nodeId), 'status');
+
+  /** What the janitor found closed. */
+  closed = (msg: ClosedMsg): Promise<void> => this.signal(FLEET_ID, 'closed', msg);
+  /** The ledger was reset to an earlier point, which it can't know by itself. */
+  rebuild = (msg: { why: string }): Promise<void> => this.signal(FLEET_ID, 'rebuild', msg);
+  /** Asks a replica to tell the ledger what it holds. */
+  askAssert = (replica: string): Promise<void> =>
+    this.signal(replicaWorkflowId(replica), 'ledger', { kind: 'assert', key: '' } satisfies LedgerReply);
+
+  brake = (on: boolean, by: string): Promise<BrakeStatus> => this.update<BrakeStatus>('brake', { on, by });
+
+  /** The operator's word that the node's engines are dead. The ledger decides; the node's own workflow hears of it. */
+  async forget(node: string, by: string): Promise<{ result: 'accepted'; reason: string }> {
+    const done = await this.update<{ result: 'accepted'; reason: string }>('forget', { node, by });
+    try {
+      await this.signal(nodeWorkflowId(node), 'forget', { by } satisfies NodeForget);
+    } catch (err) {
+      if (!(err instanceof WorkflowNotFoundError)) throw err;
+    }
+    return done;
+  }
 
   /**
    * Asked a second time after a third of the time: a query that meets a workflow's first task, or a worker that has just
@@ -96,16 +124,14 @@ export class FleetClient {
   async query<T>(workflowId: string, type: string, within: number = QUERY_MS): Promise<T> {
     const end = Date.now() + within;
     const ask = (until: number): Promise<T> =>
-      this.client.connection.withDeadline(until, () =>
-        this.client.workflow.getHandle(workflowId).query<T>(type),
-      );
+      this.client.connection.withDeadline(until, () => this.queriesOf(workflowId).query<T>(type));
     try {
       return await ask(Date.now() + within / 3).catch(err => {
-        if (err instanceof WorkflowNotFoundError || Date.now() > end) throw err;
+        if (isNone(err) || Date.now() > end) throw err;
         return ask(end);
       });
     } catch (err) {
-      if (err instanceof WorkflowNotFoundError && workflowId !== FLEET_ID) throw err;
+      if (isNone(err)) throw workflowId === FLEET_ID ? noLedger(err) : notFound(workflowId, err);
       throw new LlmgwError(
         'UNAVAILABLE',
         `${workflowId} did not answer within ${within / 1000} s: Temporal or its worker is down or behind`,
@@ -114,9 +140,63 @@ export class FleetClient {
     }
   }
 
+  /**
+   * What a closed replica last knew is worth showing. An entity that was terminated is gone: believing what it last knew
+   * would keep everybody from starting it again.
+   */
+  private queriesOf(workflowId: string) {
+    const isEntity = workflowId === FLEET_ID || workflowId.startsWith(nodeWorkflowId(''));
+    if (!isEntity) return this.client.workflow.getHandle(workflowId);
+    this.open ??= new WorkflowClient({
+      connection: this.client.connection,
+      namespace: this.client.options.namespace,
+      queryRejectCondition: 'NOT_OPEN',
+    });
+    return this.open.getHandle(workflowId);
+  }
+
+  private async update<T>(update: string, arg: object): Promise<T> {
+    try {
+      return await updated<T>(this.client, FLEET_ID, update, [arg]);
+    } catch (err) {
+      if (!(err instanceof WorkflowNotFoundError)) throw err;
+      throw noLedger(err);
+    }
+  }
+
   private async signal(workflowId: string, name: string, msg: unknown): Promise<void> {
     await this.client.connection.withDeadline(Date.now() + SIGNAL_MS, () =>
       this.client.workflow.getHandle(workflowId).signal(name, msg),
     );
   }
+
+  /** Starts the ledger if it isn't there. */
+  private async signalLedger(signal: string, msg: unknown): Promise<void> {
+    await this.client.connection.withDeadline(Date.now() + SIGNAL_MS, () =>
+      this.client.workflow.signalWithStart('fleet', {
+        workflowId: FLEET_ID,
+        taskQueue: WORKFLOW_QUEUE,
+        workflowTaskTimeout: TASK_TIMEOUT,
+        args: [],
+        signal,
+        signalArgs: [msg],
+      }),
+    );
+  }
 }
+
+/** Temporal answers, and the ledger isn't there or is closed. */
+export const isLedgerGone = (err: unknown): boolean => err instanceof LlmgwError && isNone(err.cause);
+
+const isNone = (err: unknown): boolean =>
+  err instanceof WorkflowNotFoundError || err instanceof QueryRejectedError;
+
+const noLedger = (cause: unknown): LlmgwError =>
+  new LlmgwError('UNAVAILABLE', 'there is no ledger (workflow fleet) just now: a control plane starts it', {
+    cause,
+  });
+
+const notFound = (workflowId: string, err: unknown): WorkflowNotFoundError =>
+  err instanceof WorkflowNotFoundError
+    ? err
+    : new WorkflowNotFoundError(`${workflowId} is closed`, workflowId, undefined);

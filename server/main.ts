@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { Server as TlsServer } from 'node:tls';
 import { logVerbosity, setLogVerbosity } from '@grpc/grpc-js';
 import { controlQueue } from '../contracts/ids.js';
 import { TIMING } from '../contracts/timing.js';
@@ -14,14 +15,27 @@ import { createLogger, type Logger } from '../lib/log.js';
 import { loadTlsFiles, TlsFileError } from '../lib/tls/load.js';
 import { agentHandlers } from './agents.js';
 import { loadServerConfig, type ServerConfig } from './config.js';
+import { dataPlaneOf } from './data-plane.js';
+import { LedgerWatch } from './epoch.js';
 import { FleetClient } from './fleet.js';
 import { httpApp } from './http/app.js';
+import { Janitor } from './janitor.js';
+import { Liveness } from './liveness.js';
+import { peerAddrOf } from './peers/address.js';
+import { PeerCalls } from './peers/calls.js';
+import { PeerChannels } from './peers/channels.js';
+import { PeerDirectory } from './peers/directory.js';
+import { Nodes } from './peers/nodes.js';
+import { peerService } from './peers/service.js';
 import { Replicas } from './replicas.js';
 import { RouteHub } from './routes.js';
+import { Runs } from './runs.js';
 import { startAgentEndpoint } from './stream/endpoint.js';
-import { createHub } from './stream/hub.js';
+import { createHub, type Hub } from './stream/hub.js';
+import { survey } from './survey.js';
 import { connectTemporal, keepHistories, upstreamOf } from './temporal.js';
 import { temporalProxyService } from './temporal-proxy/service.js';
+import { readTokenKeys, type TokenKeys } from './temporal-proxy/token-keys.js';
 import { installRuntime, startWorkers } from './worker.js';
 
 /** Whatever hangs while stopping: after this the process is gone, and what it held is elsewhere (Temporal, agents). */
@@ -91,16 +105,62 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   installRuntime(log);
   const temporal = await connectTemporal(config.temporal, log, signal);
   const fleet = new FleetClient(temporal.client);
+  const peerAddr = peerAddrOf(config, log);
   const register = () =>
     fleet.register({
       instance,
       queue: controlQueue(instance),
-      peer_addr: config.peer_addr,
+      peer_addr: peerAddr,
       version: '0.1.0',
+      brake: { share: config.liveness.brake_share, min: config.liveness.brake_min },
     });
-  const routes = new RouteHub({ pull: () => fleet.routes(), log });
-  const handlers = agentHandlers({ fleet, instance, peerAddr: config.peer_addr, log });
-  const hub = createHub({ instance, namespace: config.temporal.namespace, tls: tls !== null, handlers, log });
+  const calls = new PeerCalls({ instance, peerAddr, channels: new PeerChannels(config.tls) });
+  const runs = new Runs(temporal.client);
+  const watch = new LedgerWatch({
+    instance,
+    routes: fleet.routes,
+    register,
+    rebuild: fleet.rebuild,
+    start: runs.start,
+    agents: { nodes: () => handlers.nodes(), helloAgain: id => handlers.helloAgain(id) },
+    nodeIsOpen: runs.nodeIsOpen,
+    log,
+  });
+  const janitor = new Janitor({
+    holders: fleet.holders,
+    open: runs.open,
+    latest: runs.latest,
+    tellClosed: fleet.closed,
+    askAssert: fleet.askAssert,
+    onLook: (holders, open) => watch.look(holders, open),
+    log,
+  });
+  const routes = new RouteHub({ pull: watch.table, peers: of => peers.routersOf(of), log });
+  const peers = new PeerDirectory({
+    instance,
+    calls,
+    registered: async () => (await fleet.ledger()).instances,
+    heard: answer => routes.heard(answer),
+    log,
+  });
+  const tellSlots = (...told: Parameters<Hub['tellSlots']>) => hub.tellSlots(...told);
+  const handlers = agentHandlers({
+    fleet,
+    instance,
+    peerAddr,
+    peers: calls,
+    tellSlots,
+    missedHeartbeats: config.liveness.missed_heartbeats,
+    log,
+  });
+  const hub: Hub = createHub({
+    instance,
+    namespace: config.temporal.namespace,
+    tls: tls !== null,
+    missedHeartbeats: config.liveness.missed_heartbeats,
+    handlers,
+    log,
+  });
   const proxy = temporalProxyService({
     upstream: upstreamOf(config.temporal),
     namespace: config.temporal.namespace,
@@ -108,13 +168,33 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
     log,
     insecureIdentity: tls !== null ? false : config.insecure ? 'any' : 'loopback',
   });
-  const replicas = new Replicas(fleet, node => hub.node(node)?.engines ?? []);
+  const nodes = new Nodes({ instance, hub, fleet, calls, directory: peers });
+  const replicas = new Replicas(fleet, async node => (await nodes.live(node))?.engines ?? []);
+  const between = peerService({
+    instance,
+    tls: tls !== null,
+    hub,
+    routes,
+    met: (id, addr) => peers.met(id, addr),
+    log,
+  });
+  const liveness = new Liveness({
+    heard: () =>
+      hub
+        .nodes()
+        .filter(n => !n.silent)
+        .map(n => ({ node: n.nodeId, beat: n.lastHeartbeat })),
+    ledger: () => fleet.nodes(),
+    dataPlane: dataPlaneOf(routes),
+    lostAfterMs: config.liveness.lost_after,
+  });
   let ready = false;
   const http = httpApp({
     fleet,
     replicas,
     routes,
     hub,
+    nodes,
     ready: () => ready,
     instance,
     tokensFile: config.tokens_file,
@@ -131,15 +211,23 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
       namespace: config.temporal.namespace,
       instance,
       ports: { refreshRoutes: () => routes.refresh(), awaitDrained: routes.awaitDrained },
-      ledger: () => fleet.ledger(),
+      plan: {
+        ledger: () => fleet.ledger(),
+        survey: () => survey(temporal.client),
+        watchSilent: liveness.watchSilent,
+      },
       log,
     }),
     startAgentEndpoint({
       listen: hostPort(config.listen),
       ...(config.tls === null ? {} : { tls: config.tls }),
       insecure: config.insecure,
-      services: [hub.service, proxy],
+      services: [hub.service, proxy, between],
       log,
+      onRenewed: ({ cert, key }) => {
+        // The operators' API shows the same certificate.
+        if (http.server instanceof TlsServer) http.server.setSecureContext({ cert, key });
+      },
     }),
     register(),
     keepHistories(temporal.client, config.temporal.namespace, log),
@@ -147,11 +235,10 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   // Not waited for: a query that meets the ledger's very first task is answered seconds later, and routers ask again.
   void routes.refresh();
   routes.start();
+  liveness.start();
+  peers.start();
   const again = setInterval(() => void register().catch(() => undefined), TIMING.instanceRegister);
-  const revive = setInterval(
-    () => void fleet.routes().catch(() => register().catch(() => undefined)),
-    TIMING.instanceRegister / 20,
-  );
+  janitor.start();
   const sweep = setTimeout(() => void tellSilent(fleet, hub, instance, log), TIMING.heartbeatInterval * 4);
   ready = true;
   log.info(
@@ -165,24 +252,23 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   ]);
   ready = false;
   clearInterval(again);
-  clearInterval(revive);
+  janitor.stop();
+  watch.close();
   clearTimeout(sweep);
   hub.goAway('the control plane stops');
   routes.stop();
+  liveness.stop();
+  peers.stop();
   await Promise.allSettled([http.close(), workers.shutdown(), endpoint.close(300)]);
   hub.close();
+  calls.close();
   proxy.close();
   handlers.close();
   await temporal.close();
 }
 
 /** A control plane that died told nobody of its streams: what it held and nobody holds now is told by the next. */
-async function tellSilent(
-  fleet: FleetClient,
-  hub: ReturnType<typeof createHub>,
-  instance: string,
-  log: Logger,
-): Promise<void> {
+async function tellSilent(fleet: FleetClient, hub: Hub, instance: string, log: Logger): Promise<void> {
   try {
     for (const row of await fleet.nodes()) {
       if (row.state !== 'connected' || hub.node(row.node_id) !== null) continue;
@@ -224,15 +310,12 @@ function instanceId(stateDir: string): string {
   return id;
 }
 
-/** One key a line, the current first. Shared by all instances; without the file, tokens die with this process. */
-function proxyKeys(config: ServerConfig, log: Logger): [string, ...string[]] {
+/** Shared by all instances; without the file, tokens die with this process. */
+function proxyKeys(config: ServerConfig, log: Logger): TokenKeys | (() => TokenKeys) {
   const file = join(config.secrets_dir, 'proxy-token.key');
   try {
-    const keys = readFileSync(file, 'utf8')
-      .split('\n')
-      .map(k => k.trim())
-      .filter(k => k !== '');
-    if (keys.length > 0 && keys.every(k => /^[0-9a-f]{64}$/.test(k))) return keys as [string, ...string[]];
+    const keys = readTokenKeys(file, log);
+    if (keys !== null) return keys;
     throw new Fault(`${file} must hold 64 hex digits a line: make it with \`llmgw ctl cert init\`.`);
   } catch (err) {
     if ((err as NodeJS.ErrnoException).code !== 'ENOENT') throw err;

@@ -1,19 +1,12 @@
 // What operators ask of replicas: list, show, deploy, stop, restart. The answer comes from the workflow; where its
 // worker is stuck, from Temporal's own description of it.
-import {
-  ApplicationFailure,
-  type Client,
-  isGrpcDeadlineError,
-  WorkflowFailedError,
-  WorkflowNotFoundError,
-  WorkflowUpdateFailedError,
-  WorkflowUpdateRPCTimeoutOrCancelledError,
-} from '@temporalio/client';
-import { isErrorCode, LlmgwError } from '../contracts/errors.js';
+import { type Client, WorkflowFailedError, WorkflowNotFoundError } from '@temporalio/client';
+import { LlmgwError } from '../contracts/errors.js';
 import { replicaNameOf, replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
 import { parseReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
 import type { LiveEngine } from '../proto/codec.js';
+import { ANSWER_MS, answered, updated } from './answer.js';
 import { type FleetClient, QUERY_MS } from './fleet.js';
 
 /** A row of `ctl replicas`; `source: describe` when the workflow itself could not answer. */
@@ -35,8 +28,6 @@ interface FoundRun {
 
 export type DeployResult = { result: 'created' | 'changed' | 'unchanged'; name: string; reason: string };
 
-/** No call of an operator waits longer: below the time that ctl waits for an answer (10 s). */
-const ANSWER_MS = 8_000;
 const LIST_LIMIT = 1_000;
 const ASK_AT_ONCE = 20;
 /** Closed replicas are listed for as long as someone may wonder where they went. */
@@ -45,7 +36,7 @@ const CLOSED_SHOWN_MS = 24 * 3_600_000;
 export class Replicas {
   constructor(
     private readonly fleet: FleetClient,
-    private readonly live: (node: string) => LiveEngine[],
+    private readonly live: (node: string) => LiveEngine[] | Promise<LiveEngine[]>,
     private readonly answerMs = ANSWER_MS,
   ) {}
 
@@ -55,7 +46,8 @@ export class Replicas {
 
   async list(): Promise<ReplicaRow[]> {
     const end = Date.now() + this.answerMs;
-    const found = await this.bounded(end, 'the list of replicas', null, () => this.latestRuns());
+    const asked = { what: 'the list of replicas', workflowId: null, within: this.answerMs, end };
+    const found = await answered(this.client, asked, () => this.latestRuns());
     const rows: ReplicaRow[] = [];
     for (let i = 0; i < found.length; i += ASK_AT_ONCE) {
       rows.push(
@@ -117,7 +109,7 @@ export class Replicas {
         since: row.row.since,
         source: 'workflow',
       };
-    return { ...this.withLive(status), source: 'workflow' };
+    return { ...(await this.withLive(status)), source: 'workflow' };
   }
 
   async deploy(raw: unknown): Promise<DeployResult> {
@@ -173,52 +165,22 @@ export class Replicas {
 
   private async update<T>(name: string, update: string, args: unknown[]): Promise<T> {
     try {
-      // The SDK knows the arguments' types only from a definition that the control plane doesn't load.
-      const options = { args } as { args: [unknown] };
-      return await this.asked(name, () =>
-        this.client.workflow.getHandle(replicaWorkflowId(name)).executeUpdate<T, [unknown]>(update, options),
-      );
+      return await updated<T>(this.client, replicaWorkflowId(name), update, args, this.answerMs);
     } catch (err) {
       if (err instanceof WorkflowNotFoundError) throw notFound(name);
-      if (err instanceof WorkflowUpdateFailedError && err.cause instanceof ApplicationFailure) {
-        const code = err.cause.type;
-        throw new LlmgwError(isErrorCode(code) ? code : 'INTERNAL', err.cause.message, { cause: err });
-      }
       throw err;
     }
   }
 
   private asked<T>(name: string, call: () => Promise<T>): Promise<T> {
-    return this.bounded(Date.now() + this.answerMs, replicaWorkflowId(name), replicaWorkflowId(name), call);
-  }
-
-  /** UNAVAILABLE at `end`; what was asked may have been taken, and `workflowId` is where that shows. */
-  private async bounded<T>(
-    end: number,
-    what: string,
-    workflowId: string | null,
-    call: () => Promise<T>,
-  ): Promise<T> {
-    try {
-      return await this.client.connection.withDeadline(end, call);
-    } catch (err) {
-      if (!isGrpcDeadlineError(err) && !(err instanceof WorkflowUpdateRPCTimeoutOrCancelledError)) throw err;
-      const next =
-        workflowId === null
-          ? ''
-          : `; what was asked may be done yet, see \`llmgw temporal workflow describe --workflow-id ${workflowId}\``;
-      throw new LlmgwError(
-        'UNAVAILABLE',
-        `${what} was not answered within ${this.answerMs / 1000} s: Temporal or its worker is down or behind${next}`,
-        { cause: err },
-      );
-    }
+    const id = replicaWorkflowId(name);
+    return answered(this.client, { what: id, workflowId: id, within: this.answerMs }, call);
   }
 
   /** Heartbeats on the stream are seconds old; the workflow hears of progress at most twice a minute. */
-  private withLive(status: ReplicaStatus): ReplicaStatus {
+  private async withLive(status: ReplicaStatus): Promise<ReplicaStatus> {
     if (status.phase !== 'loading' || status.members.length === 0) return status;
-    const engine = this.live(status.members[0]!.node).find(
+    const engine = (await this.live(status.members[0]!.node)).find(
       e => e.replica === status.name && e.fence === status.fence,
     );
     if (engine?.stage == null) return status;
@@ -232,7 +194,7 @@ export class Replicas {
   private async endOf(name: string, status: string): Promise<string> {
     if (status === 'CANCELLED') return 'stopped as asked';
     if (status === 'TERMINATED')
-      return 'workflow terminated: its engine was not asked to stop, a new run of this id stops it first';
+      return 'workflow terminated: an engine that it left is stopped within a minute or two unless a new run of this id claims it';
     if (status !== 'FAILED') return `workflow ${status.toLowerCase()}`;
     try {
       await this.client.connection.withDeadline(Date.now() + QUERY_MS, () =>

@@ -1,4 +1,5 @@
-// The route table as this instance has it, the routers that watch it, and what they report back.
+// The route table as this instance has it, the routers that watch it, and what they report back, here and at the other
+// instances: a router reports to one of them at a time, and which one changes.
 import { EventEmitter } from 'node:events';
 import type { ControlPorts } from '../activities/control/index.js';
 import type { ControlActivities } from '../contracts/activities.js';
@@ -11,15 +12,43 @@ const ROUTER_FORGOTTEN_MS = 60_000;
 /** Before this, a fresh instance may not have heard of its routers yet: it counts nothing as drained. */
 const SETTLED_MS = 10_000;
 const ENGINE_ASK_MS = 1_000;
+/** While the ledger is rebuilt, it is asked this often for its table. */
+const REBUILT_MS = 1_000;
 
 interface KnownRouter {
   report: RouterReport;
   at: number;
 }
 
+/** One endpoint of one generation. */
+export interface DrainedEndpoint {
+  replica: string;
+  fence: number;
+}
+
+/** A router as the instance knows it that it reports to. */
+export interface RouterSeen {
+  id: string;
+  version: number;
+  /** Of the endpoint that was asked about; null: of none. */
+  outstanding: number | null;
+  /** Since its last report; a span, because the clocks of two instances differ. */
+  agoMs: number;
+}
+
+export interface PeerAnswer {
+  instance: string;
+  about: DrainedEndpoint | null;
+  routers: RouterSeen[];
+}
+
+type Seen = Pick<RouterSeen, 'version' | 'outstanding'> & { at: number };
+
 export interface RouteHubOptions {
-  /** The ledger's table, by query. */
-  pull: () => Promise<RouteTable>;
+  /** The ledger's table, by query; null: it is rebuilt, and what routers have stays (INV-5). */
+  pull: () => Promise<RouteTable | null>;
+  /** The routers of the other instances that answer. */
+  peers?: (of: DrainedEndpoint) => Promise<PeerAnswer[]>;
   log: Logger;
   now?: () => number;
 }
@@ -27,11 +56,15 @@ export interface RouteHubOptions {
 export class RouteHub {
   private current: RouteTable | null = null;
   private readonly routers = new Map<string, KnownRouter>();
+  /** Instance → its routers as it last told. One that has died tells nothing more, and its routers are on their way. */
+  private readonly elsewhere = new Map<string, Map<string, { version: number; at: number }>>();
+  private readAt: number | null = null;
   private readonly events = new EventEmitter().setMaxListeners(0);
   private readonly startedAt: number;
   private readonly now: () => number;
   private pulling: Promise<void> | null = null;
   private timer: NodeJS.Timeout | null = null;
+  private soon: NodeJS.Timeout | null = null;
 
   constructor(private readonly options: RouteHubOptions) {
     this.now = options.now ?? Date.now;
@@ -45,6 +78,7 @@ export class RouteHub {
 
   stop(): void {
     if (this.timer !== null) clearInterval(this.timer);
+    if (this.soon !== null) clearTimeout(this.soon);
     this.events.emit('stop');
   }
 
@@ -52,8 +86,45 @@ export class RouteHub {
     return this.current;
   }
 
-  knownRouters(): { id: string; version: number; at: number }[] {
-    return [...this.routers].map(([id, r]) => ({ id, version: r.report.version, at: r.at }));
+  /** null: the table was never read. */
+  endpointsOf(node: string): RouteTable['endpoints'] | null {
+    return this.current?.endpoints.filter(e => e.node === node) ?? null;
+  }
+
+  /** What each router that reports here told last of its successes with an engine, by its own clock. */
+  lastSuccess(replica: string, fence: number): Map<string, string | null> {
+    const told = new Map<string, string | null>();
+    for (const [id, { report }] of this.routers) {
+      const of = report.endpoints.find(e => e.replica === replica && e.fence === fence);
+      if (of !== undefined) told.set(id, of.last_success);
+    }
+    return told;
+  }
+
+  /** Since the table was last read from the ledger, ms; null: never. */
+  tableAge(): number | null {
+    return this.readAt === null ? null : this.now() - this.readAt;
+  }
+
+  /** Those that report here. */
+  ownRouters(of: DrainedEndpoint | null): RouterSeen[] {
+    this.forget();
+    const now = this.now();
+    return [...this.routers].map(([id, r]) => ({
+      id,
+      version: r.report.version,
+      outstanding: of === null ? null : outstandingOn(r.report, of),
+      agoMs: now - r.at,
+    }));
+  }
+
+  /** What another instance says of its routers. */
+  heard({ instance, routers }: PeerAnswer): void {
+    const now = this.now();
+    this.elsewhere.set(
+      instance,
+      new Map(routers.map(r => [r.id, { version: r.version, at: now - r.agoMs }])),
+    );
   }
 
   /** Pulls the table and tells the watchers. A failure is logged: routers keep what they have (INV-5). */
@@ -69,6 +140,8 @@ export class RouteHub {
   private async pullOnce(): Promise<void> {
     try {
       const next = await this.options.pull();
+      if (next === null) return this.pullSoon();
+      this.readAt = this.now();
       if (this.current !== null && this.current.version === next.version) return;
       this.current = next;
       this.events.emit('table', next);
@@ -78,6 +151,15 @@ export class RouteHub {
         'the route table could not be read',
       );
     }
+  }
+
+  /** A rebuilt ledger is whole in seconds, and pushes nothing when its table is as it was. */
+  private pullSoon(): void {
+    this.soon ??= setTimeout(() => {
+      this.soon = null;
+      void this.refresh();
+    }, REBUILT_MS);
+    this.soon.unref();
   }
 
   /** Calls back with the table now (if there is one) and at each change; returns the end of it. */
@@ -113,18 +195,45 @@ export class RouteHub {
   private async outstanding(
     input: Parameters<ControlActivities['await_drained']>[0],
   ): Promise<number | null> {
-    const now = this.now();
-    for (const [id, r] of this.routers) if (now - r.at > ROUTER_FORGOTTEN_MS) this.routers.delete(id);
-    if (this.routers.size === 0 && now - this.startedAt < SETTLED_MS) return null;
+    // Routers that were with an instance which has died, or with us before a restart, are on their way here.
+    if (this.now() - this.startedAt < SETTLED_MS) return null;
     let count = 0;
-    for (const r of this.routers.values()) {
-      if (r.report.version < input.version) return null;
-      count += r.report.endpoints
-        .filter(e => e.replica === input.replica && e.fence === input.fence)
-        .reduce((n, e) => n + e.outstanding, 0);
+    for (const r of (await this.everyRouter(input)).values()) {
+      if (r.version < input.version || r.outstanding === null) return null;
+      count += r.outstanding;
     }
     // Clients that reach the engine past our routers count too.
     return count > 0 ? count : await runningOn(input.url);
+  }
+
+  /** Every router that any instance has heard in the last minute, by its latest report wherever that went. */
+  private async everyRouter(of: DrainedEndpoint): Promise<Map<string, Seen>> {
+    const answers = (await this.options.peers?.(of)) ?? [];
+    const seen = new Map<string, Seen>();
+    const note = (id: string, r: Seen): void => {
+      const known = seen.get(id);
+      if (known === undefined || r.at > known.at) seen.set(id, r);
+    };
+    for (const answer of answers) this.heard(answer);
+    this.forget();
+    const now = this.now();
+    for (const r of this.ownRouters(of)) note(r.id, { ...r, at: now - r.agoMs });
+    const fresh = new Map(answers.map(a => [a.instance, a.routers]));
+    for (const [instance, routers] of this.elsewhere) {
+      const told = fresh.get(instance);
+      for (const [id, r] of routers)
+        note(id, { ...r, outstanding: told?.find(t => t.id === id)?.outstanding ?? null });
+    }
+    return seen;
+  }
+
+  private forget(): void {
+    const before = this.now() - ROUTER_FORGOTTEN_MS;
+    for (const [id, r] of this.routers) if (r.at < before) this.routers.delete(id);
+    for (const [instance, routers] of this.elsewhere) {
+      for (const [id, r] of routers) if (r.at < before) routers.delete(id);
+      if (routers.size === 0) this.elsewhere.delete(instance);
+    }
   }
 
   private change(within: number, signal: AbortSignal): Promise<void> {
@@ -141,6 +250,11 @@ export class RouteHub {
     });
   }
 }
+
+const outstandingOn = (report: RouterReport, of: DrainedEndpoint): number =>
+  report.endpoints
+    .filter(e => e.replica === of.replica && e.fence === of.fence)
+    .reduce((n, e) => n + e.outstanding, 0);
 
 /** The engine's own running count; 0 when it doesn't answer: then it serves nobody. */
 async function runningOn(url: string): Promise<number> {

@@ -3,9 +3,13 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { type NativeConnection, Runtime, type Logger as SdkLogger, Worker } from '@temporalio/worker';
-import { type ControlPorts, controlActivities, planActivities } from '../activities/control/index.js';
+import {
+  type ControlPorts,
+  controlActivities,
+  type PlanPorts,
+  planActivities,
+} from '../activities/control/index.js';
 import { controlQueue, WORKFLOW_QUEUE } from '../contracts/ids.js';
-import type { LedgerState } from '../domain/ledger/state.js';
 import { Fault } from '../lib/fault.js';
 import type { Logger } from '../lib/log.js';
 
@@ -17,7 +21,7 @@ export interface WorkersOptions {
   namespace: string;
   instance: string;
   ports: ControlPorts;
-  ledger: () => Promise<LedgerState>;
+  plan: PlanPorts;
   log: Logger;
   bundle?: string;
 }
@@ -68,7 +72,9 @@ export async function startWorkers(o: WorkersOptions): Promise<Workers> {
     ...common,
     taskQueue: WORKFLOW_QUEUE,
     workflowBundle: { codePath: bundle },
-    activities: planActivities(o.ledger),
+    activities: planActivities(o.plan),
+    // A watch a silent node, and each takes a place while it lasts: a hall that goes dark must not keep a plan waiting.
+    maxConcurrentActivityTaskExecutions: 5_000,
     maxCachedWorkflows: 500,
     // After a kill -9 Temporal goes on offering the next task of each workflow to the dead process for this long (10 s by
     // default), and until then no exit is answered. A task that waits longer for a living worker costs one replay.

@@ -6,9 +6,11 @@ import { ERRORS, errorBody, isErrorCode, LlmgwError } from '../../contracts/erro
 import { isLoopbackHost } from '../../lib/address.js';
 import type { Logger } from '../../lib/log.js';
 import type { FleetClient } from '../fleet.js';
+import type { Nodes } from '../peers/nodes.js';
 import type { Replicas } from '../replicas.js';
 import type { RouteHub } from '../routes.js';
 import type { Hub } from '../stream/hub.js';
+import { fleetRoutes } from './fleet.js';
 import { nodeRoutes } from './nodes.js';
 import { replicaRoutes } from './replicas.js';
 import { routerRoutes } from './routers.js';
@@ -18,6 +20,8 @@ export interface HttpDeps {
   replicas: Replicas;
   routes: RouteHub;
   hub: Hub;
+  /** Nodes wherever their streams are. */
+  nodes: Nodes;
   /** Workers run and the ledger is there. */
   ready: () => boolean;
   instance: string;
@@ -52,6 +56,7 @@ export function httpApp(deps: HttpDeps): FastifyInstance {
   });
   app.get('/metrics', async (_request, reply) => reply.type('text/plain; version=0.0.4').send(metrics(deps)));
   void app.register(nodeRoutes(deps));
+  void app.register(fleetRoutes(deps));
   void app.register(replicaRoutes(deps));
   void app.register(routerRoutes(deps));
   return app;
@@ -126,7 +131,7 @@ function metrics(deps: HttpDeps): string {
     '# TYPE llmgw_endpoints gauge',
     `llmgw_endpoints ${table?.endpoints.length ?? 0}`,
     '# TYPE llmgw_routers_known gauge',
-    `llmgw_routers_known ${deps.routes.knownRouters().length}`,
+    `llmgw_routers_known ${deps.routes.ownRouters(null).length}`,
     '',
   ].join('\n');
 }

@@ -4,7 +4,7 @@ import type { FastifyPluginAsync } from 'fastify';
 import { LlmgwError } from '../../contracts/errors.js';
 import type { HttpDeps } from './app.js';
 
-export function nodeRoutes({ fleet, hub }: HttpDeps): FastifyPluginAsync {
+export function nodeRoutes({ fleet, nodes }: HttpDeps): FastifyPluginAsync {
   return async app => {
     app.get('/v1/nodes', () => fleet.nodes());
 
@@ -13,7 +13,7 @@ export function nodeRoutes({ fleet, hub }: HttpDeps): FastifyPluginAsync {
       try {
         const node = await fleet.node(id);
         const row = (await fleet.nodes()).find(r => r.node_id === id);
-        const live = hub.node(id);
+        const live = await nodes.live(id, node, true);
         return {
           ...(row ?? {
             node_id: id,

@@ -11,7 +11,7 @@ const LogQuery = z.object({
   lines: z.coerce.number().int().min(1).max(100_000).default(512),
 });
 
-export function replicaRoutes({ replicas, hub }: HttpDeps): FastifyPluginAsync {
+export function replicaRoutes({ replicas, nodes, fleet }: HttpDeps): FastifyPluginAsync {
   return async app => {
     app.get('/v1/replicas', () => replicas.list());
     app.post('/v1/replicas', async (request, reply) => {
@@ -37,7 +37,7 @@ export function replicaRoutes({ replicas, hub }: HttpDeps): FastifyPluginAsync {
         );
       const { name } = request.params;
       const node = await nodeOf(name, query.data.rank);
-      const chunks = hub.request(node, 'logs', { replica: name, ...query.data });
+      const chunks = nodes.request(node, 'logs', { replica: name, ...query.data });
       // The first chunk decides between an answer and an error.
       const first = await chunks.next();
       const body = async function* () {
@@ -53,10 +53,10 @@ export function replicaRoutes({ replicas, hub }: HttpDeps): FastifyPluginAsync {
     const status = await replicas.show(name);
     const member = status.members.find(m => m.rank === rank);
     if (member !== undefined) return member.node;
-    const holding = hub.nodes().find(n => n.engines.some(e => e.replica === name));
-    if (holding !== undefined) return holding.nodeId;
-    const only = hub.nodes();
-    if (only.length === 1) return only[0]!.nodeId;
+    const holding = await nodes.withEngineOf(name);
+    if (holding !== null) return holding;
+    const all = await fleet.nodes();
+    if (all.length === 1) return all[0]!.node_id;
     throw new LlmgwError(
       'ENGINE_UNKNOWN',
       `replica/${name} has no member with rank ${rank} on any node now (${status.phase}: ${status.reason})`,

@@ -15,6 +15,8 @@ export function routerRoutes({ routes }: HttpDeps): FastifyPluginAsync {
       const table = routes.table();
       if (request.query.watch !== '1') {
         if (table === null) throw new LlmgwError('UNAVAILABLE', 'the ledger has not been read yet');
+        // Routers believe that the table went back only from an instance that has read the ledger just now.
+        void reply.header('age', Math.floor((routes.tableAge() ?? 0) / 1_000));
         return table;
       }
       reply.hijack();

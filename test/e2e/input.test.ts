@@ -133,6 +133,44 @@ describe('a command', () => {
     expectRefused(await at.llmgw(['agent']), 2, '--config');
   });
 
+  it('shows the fleet, and the brake beneath the nodes for as long as it is on', async () => {
+    const fleet = JSON.parse((await at.ctl('fleet', '--json')).stdout);
+    expect(fleet).toMatchObject({ brake: { on: false }, nodes: { connected: 1 }, unclaimed: [] });
+    expect((await at.ctl('fleet')).stdout).toContain('1 connected');
+    expect((await at.ctl('fleet', 'brake')).stdout).toContain('The brake is on');
+    const { stdout } = await at.ctl('nodes');
+    expect(stdout).toContain(NODE);
+    expect(stdout).toContain('llmgw ctl fleet release-brake');
+    expect(JSON.parse((await at.ctl('nodes', '--json')).stdout)).toMatchObject([{ node_id: NODE }]);
+    const released = JSON.parse((await at.ctl('fleet', 'release-brake', '--json')).stdout);
+    expect(released).toMatchObject({ on: false });
+    expect((await at.ctl('nodes')).stdout).not.toContain('release-brake');
+  });
+
+  it('forgets no node without its id once more, none that is connected, and none that there is not', async () => {
+    const sentence = ['every engine on it is dead', `--confirm ${NODE}`];
+    expectRefused(await at.ctl('node', 'forget', NODE), 2, ...sentence);
+    expectRefused(await at.ctl('node', 'forget', NODE, '--confirm', 'another'), 2, ...sentence);
+    expectRefused(await at.ctl('node', 'forget', NODE, '--confirm', NODE), 1, NODE);
+    expectRefused(await at.ctl('node', 'forget', 'nobody', '--confirm', 'nobody'), 1, 'nobody');
+    expect(await at.nodes()).toMatchObject([{ node_id: NODE, state: 'connected' }]);
+  });
+
+  it('adopts nothing with wrong usage, a bad spec, or on a node that there is not', async () => {
+    const file = at.file('adopted.json', spec);
+    const adopt = (node: string, pid: string, port: string, f = file) =>
+      at.ctl('replica', 'adopt', 'mine', '--node', node, '--pid', pid, '--port', port, '-f', f);
+    expectRefused(await adopt(NODE, 'mine', '8000'), 2, '--pid');
+    expectRefused(await adopt(NODE, '4711', '80000'), 2, '--port');
+    expectRefused(
+      await adopt(NODE, '4711', '8000', at.file('wrong.json', { ...spec, modell: 'x' })),
+      2,
+      'modell',
+    );
+    expectRefused(await adopt('nobody', '4711', '8000'), 1, 'nobody');
+    expect(await at.status('mine')).toBeNull();
+  });
+
   it('checks a configuration: all faults with file, line and key, and starts nothing', async () => {
     for (const part of ['agent', 'server', 'router'] as const) {
       const good = await at.llmgw([part, '--config', at.files[part], '--check-config', '--json']);

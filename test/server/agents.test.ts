@@ -150,3 +150,26 @@ test('a Hello that was refused does not speak for the session that is live', asy
   });
   expect(fake.progress).toHaveLength(1);
 });
+
+test('a session that was superseded from elsewhere says nothing any more, not even that it is gone', async () => {
+  const fake = fakeFleet();
+  const { handlers } = handlersOf(fake);
+  handlers.welcomed?.(helloOf(1));
+  handlers.superseded?.(NODE, 1);
+  const engine = {
+    replica: 'demo',
+    fence: 7,
+    rank: 0,
+    state: 'loading' as const,
+    pid: 1,
+    gpus: [],
+    ports: {},
+  };
+  handlers.heartbeat(NODE, 1, {
+    seq: 1,
+    clockSkewMs: 0,
+    engines: [{ ...engine, stage: 'weights', percent: 4 } as never],
+  });
+  expect(fake.progress).toEqual([]);
+  expect(fake.gone).toEqual([]);
+});

@@ -26,3 +26,16 @@ it.each([
     expect(res.statusCode).toBe(status);
   },
 );
+
+it('says with the route table how long ago it was read from the ledger', async () => {
+  const deps = {
+    ready: () => true,
+    tokensFile: null,
+    tls: null,
+    log: silentLogger(),
+    routes: { table: () => ({ version: 3, endpoints: [] }), tableAge: () => 42_900 },
+  };
+  const res = await httpApp(deps as unknown as HttpDeps).inject({ method: 'GET', url: '/v1/routes' });
+  expect(res.json()).toEqual({ version: 3, endpoints: [] });
+  expect(res.headers.age).toBe('42');
+});

@@ -1,0 +1,65 @@
+// Calls to Temporal whose answer an operator waits for: bounded, and told in words when the answer doesn't come.
+import {
+  ApplicationFailure,
+  type Client,
+  isGrpcDeadlineError,
+  WorkflowUpdateFailedError,
+  WorkflowUpdateRPCTimeoutOrCancelledError,
+} from '@temporalio/client';
+import { isErrorCode, LlmgwError } from '../contracts/errors.js';
+
+/** No call of an operator waits longer: below the time that ctl waits for an answer (10 s). */
+export const ANSWER_MS = 8_000;
+
+export interface Asked {
+  /** What was asked, for the sentence. */
+  what: string;
+  /** Where it shows whether it was taken all the same; null: nothing was asked for. */
+  workflowId: string | null;
+  /** Default ANSWER_MS. */
+  within?: number | undefined;
+  /** Default: `within` from now. */
+  end?: number;
+}
+
+/** UNAVAILABLE when time is up; what was asked may have been taken by then. */
+export async function answered<T>(client: Client, asked: Asked, call: () => Promise<T>): Promise<T> {
+  const { what, workflowId, within = ANSWER_MS, end = Date.now() + within } = asked;
+  try {
+    return await client.connection.withDeadline(end, call);
+  } catch (err) {
+    if (!isGrpcDeadlineError(err) && !(err instanceof WorkflowUpdateRPCTimeoutOrCancelledError)) throw err;
+    const next =
+      workflowId === null
+        ? ''
+        : `; what was asked may be done yet, see \`llmgw temporal workflow describe --workflow-id ${workflowId}\``;
+    throw new LlmgwError(
+      'UNAVAILABLE',
+      `${what} was not answered within ${within / 1000} s: Temporal or its worker is down or behind${next}`,
+      { cause: err },
+    );
+  }
+}
+
+/** A workflow's update; its refusal comes as the catalogued error that it is. Throws WorkflowNotFoundError too. */
+export async function updated<T>(
+  client: Client,
+  workflowId: string,
+  update: string,
+  args: unknown[],
+  within?: number,
+): Promise<T> {
+  // The SDK knows the arguments' types only from a definition that the control plane doesn't load.
+  const options = { args } as { args: [unknown] };
+  try {
+    return await answered(client, { what: workflowId, workflowId, within }, () =>
+      client.workflow.getHandle(workflowId).executeUpdate<T, [unknown]>(update, options),
+    );
+  } catch (err) {
+    if (err instanceof WorkflowUpdateFailedError && err.cause instanceof ApplicationFailure) {
+      const code = err.cause.type;
+      throw new LlmgwError(isErrorCode(code) ? code : 'INTERNAL', err.cause.message, { cause: err });
+    }
+    throw err;
+  }
+}
