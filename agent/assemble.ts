@@ -43,6 +43,7 @@ export function supervisorOptions(opts: AssembleOptions): SupervisorOptions {
     ports: portsOf(s.ports),
     stopTimeoutMs: s.stop_timeout,
     healthIntervalMs: s.health_interval,
+    hangTimeoutMs: s.hang_timeout,
     gpuReleaseTimeoutMs: s.gpu_release_timeout,
     logMaxBytes: s.log_max,
     logLines: s.log_lines,
@@ -73,6 +74,8 @@ export function supervisorOptions(opts: AssembleOptions): SupervisorOptions {
     passEnv: { ...homeless(passedEnv(process.env), s.user), ...discovery.engineEnv },
     user: userOf(s.user),
     log: opts.log,
+    condition: (code, sentence) =>
+      sentence === null ? conditions.clear(code) : conditions.set(code, sentence),
   };
 }
 

@@ -78,6 +78,7 @@ const supervisor = z.strictObject({
   log_max: sizeBytes({ min: 1024 * 1024 }).prefault('64MiB'),
   stop_timeout: durationMs({ example: '60s' }).prefault('60s'),
   health_interval: durationMs({ min: 100, example: '2s' }).prefault('2s'),
+  hang_timeout: durationMs({ min: 1_000, example: '3m' }).prefault('3m'),
   gpu_release_timeout: durationMs({ example: '60s' }).prefault('60s'),
   ports: portRange().default('20000-21999'),
   user: textLike(/^[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?$/, 'a user name')

@@ -2,7 +2,7 @@
 // tolerant (unknown fields are dropped) and return null or an error value for what can't be understood; they never
 // throw at a peer's mistake.
 import type { z } from 'zod';
-import { EngineEvent, EngineReport, FailureDigest } from '../contracts/engine.js';
+import { EngineEvent, EngineReport, FailureDigest, Serves } from '../contracts/engine.js';
 import { Inventory } from '../contracts/inventory.js';
 import type { EngineEvent__Output, EngineEvent as WireEvent } from './gen/llmgw/v1/EngineEvent.js';
 import type { EngineReport__Output, EngineReport as WireReport } from './gen/llmgw/v1/EngineReport.js';
@@ -31,6 +31,7 @@ export function encodeEngine(e: LiveEngine): WireReport {
     ports: e.ports,
     ...(e.stage === null ? {} : { stage: e.stage }),
     ...(e.percent === null ? {} : { percent: e.percent }),
+    ...(e.serves == null ? {} : { serves: Buffer.from(JSON.stringify(e.serves)) }),
   };
 }
 
@@ -46,7 +47,14 @@ export function decodeEngine(w: EngineReport__Output): LiveEngine | null {
     ports: w.ports,
     stage: w.stage ?? null,
   });
-  return report.success ? { ...report.data, percent: w.percent ?? null } : null;
+  if (!report.success) return null;
+  // What can't be read of it is as good as not told: that the engine runs matters more.
+  const serves = w.serves.length === 0 ? null : parseJson(Serves, w.serves);
+  return {
+    ...report.data,
+    percent: w.percent ?? null,
+    ...(serves?.ok === true ? { serves: serves.value } : {}),
+  };
 }
 
 export const decodeEngines = (list: EngineReport__Output[]): LiveEngine[] =>

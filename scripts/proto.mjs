@@ -1,4 +1,4 @@
-// `npm run proto`: generates proto/gen from proto/agent.proto. test/proto compares the result and these options with
+// `npm run proto`: generates proto/gen from the .proto files. test/proto compares the result and these options with
 // what proto/load.ts loads by.
 import { rmSync } from 'node:fs';
 import path from 'node:path';
@@ -26,6 +26,10 @@ await script(async () => {
     ...OPTIONS,
     '-O',
     out,
-    'proto/agent.proto',
+    '-I',
+    'proto',
+    '--',
+    'agent.proto',
+    'peer.proto',
   ]);
 });

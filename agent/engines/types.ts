@@ -66,6 +66,23 @@ export interface Stage {
   percent: number | null;
 }
 
+/** What an engine's own figures say of its work. */
+export interface Pulse {
+  /** Differs from the last one whenever its core has done anything: the figures themselves mean nothing here. */
+  beat: string;
+  /** Requests that it works on, or that wait; 0 is also what a core says that hung before it took one. */
+  requests: number;
+}
+
+/** How to tell an engine that hangs from one that is busy. Paths are those of its own port. */
+export interface LifeSigns {
+  metricsPath: string;
+  /** null: such figures aren't there, so that a hang can't be told from a long queue. */
+  read(metrics: string): Pulse | null;
+  /** POST of the cheapest request that needs the whole engine; its answer 200 is a sign of life. */
+  oneToken: { path: string; body: object };
+}
+
 export interface EngineRenderer {
   /** Names of the ports it needs for this order, `http` first. */
   ports(order: MemberOrder): string[];
@@ -74,6 +91,8 @@ export interface EngineRenderer {
   stage(line: string): Stage | null;
   /** Lines that repeat while nothing happens: they are no progress (INV-9). */
   isStall(line: string): boolean;
+  /** null: hangs of this engine aren't looked for. */
+  lifeSigns(order: MemberOrder): LifeSigns | null;
   /** Why it ended or never got ready. `wasReady`: it had served. Lines are the log's head and tail, oldest first. */
   explain(input: {
     exit: ExitStatus | null;

@@ -3,6 +3,7 @@ import type { MemberOrder } from '../../contracts/activities.js';
 import { baseEnv } from './environment.js';
 import type { EngineRenderer, Probe, Rendered, RenderInput } from './types.js';
 import { explainVllm } from './vllm-failures.js';
+import { vllmLifeSigns } from './vllm-life.js';
 import { isVllmStall, vllmStage } from './vllm-progress.js';
 
 /** First version that takes full UUIDs in CUDA_VISIBLE_DEVICES; before it, `invalid literal for int()`. */
@@ -16,6 +17,7 @@ export const vllm: EngineRenderer = {
   render: renderVllm,
   stage: vllmStage,
   isStall: isVllmStall,
+  lifeSigns: vllmLifeSigns,
   explain: explainVllm,
 };
 

@@ -22,8 +22,13 @@ export class FenceStore {
     this.dir = path.join(workDir, 'fences');
     makeDir(this.dir);
     for (const h of started) {
-      if ((this.highest(h.replica) ?? -1) >= h.fence) continue;
-      this.write(h.replica, { highest: h.fence, orders: { [h.rank]: h.order_hash } });
+      const seen = this.read(h.replica);
+      if (seen === null || seen.highest < h.fence) {
+        this.write(h.replica, { highest: h.fence, orders: { [h.rank]: h.order_hash } });
+      } else if (seen.highest === h.fence && h.order_hash !== '' && seen.orders[h.rank] !== h.order_hash) {
+        // The agent died while an engine was bound to another order: its handle is written first, and is right.
+        this.rebind(h, h.order_hash);
+      }
     }
   }
 
@@ -49,6 +54,13 @@ export class FenceStore {
     }
     const orders = seen?.highest === ref.fence ? { ...seen.orders, [rank]: hash } : { [rank]: hash };
     this.write(ref.replica, { highest: ref.fence, orders });
+  }
+
+  /** The engine of the highest fence goes on under another order: from now on the one that it had is refused. */
+  rebind(ref: EngineRef, hash: string): void {
+    const seen = this.read(ref.replica);
+    const others = seen?.highest === ref.fence ? seen.orders : {};
+    this.write(ref.replica, { highest: ref.fence, orders: { ...others, [ref.rank]: hash } });
   }
 
   /** After a stop of a fence that never ran here: no older order may come after it. */

@@ -51,6 +51,14 @@ export const Handle = z.object({
   engine_type: z.enum(['vllm', 'sglang', 'command']).nullable(),
   shim: ProcId.nullable(),
   engine: ProcId.nullable(),
+  /**
+   * Of an engine that llmgw took over and didn't start: what its tree is known by, since nothing of it carries a mark.
+   * It has no shim, so no exit status, and its output went elsewhere.
+   */
+  process: z
+    .object({ leads_session: z.boolean(), members: z.array(ProcId) })
+    .nullable()
+    .default(null),
   exit: ExitStatus.nullable(),
   proof: StopProof.nullable(),
   marks: z.object({

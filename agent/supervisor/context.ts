@@ -106,7 +106,9 @@ export async function loadSecrets(ctx: Context, handle: Handle): Promise<Runtime
 export function knownSecrets(ctx: Context, handle: Handle): string[] | null {
   const { secrets } = ctx.runtimes.of(handle);
   if (secrets !== null) return secrets;
-  const named = Object.keys(handle.order?.spec.env_from_files ?? {}).length > 0;
+  // Which secrets it was given, only its order says.
+  if (handle.order === null) return null;
+  const named = Object.keys(handle.order.spec.env_from_files).length > 0;
   return named || handle.probe?.auth === true ? null : [];
 }
 

@@ -6,6 +6,7 @@ import { type Handle, refOf } from '../state/handle.js';
 import type { Outbox } from '../state/outbox.js';
 import { type Context, update } from './context.js';
 import { byHost, completeEvidence, describeFailure, type FailureInput } from './failure.js';
+import { clearLeftovers } from './leftovers.js';
 import { proof } from './stopping.js';
 
 export class Endings {
@@ -50,6 +51,7 @@ export class Endings {
         done,
       );
     } else update(this.ctx, handle, done);
+    void clearLeftovers(this.ctx, handle);
     this.ctx.runtimes.forget(handle);
   }
 

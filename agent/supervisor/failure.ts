@@ -78,6 +78,7 @@ export function describeFailure(ctx: Context, handle: Handle, input: FailureInpu
 }
 
 function explain(ctx: Context, handle: Handle, input: FailureInput, lines: string[]): Explained {
+  if (handle.process !== null && input.exit !== null) return ofAdopted(handle);
   const renderer = rendererOf(ctx, handle);
   if (renderer === null) return { class: 'retry', code: 'ENGINE_FAILED', sentence: 'the engine ended' };
   return renderer.explain({
@@ -88,6 +89,13 @@ function explain(ctx: Context, handle: Handle, input: FailureInput, lines: strin
     ...(input.noProgressMs === undefined ? {} : { noProgressMs: input.noProgressMs }),
   });
 }
+
+/** Nothing of its own says why: neither a log nor a shim's record. */
+const ofAdopted = (handle: Handle): Explained => ({
+  class: 'retry',
+  code: 'ENGINE_FAILED',
+  sentence: `the engine (pid ${handle.engine?.pid}), which llmgw had adopted while it ran, has ended; its exit status and its output are not known to llmgw`,
+});
 
 const CLASS_WORDS: Record<FailureClass, string> = {
   permanent: 'the engine ended for a cause that the same spec will meet again',

@@ -1,10 +1,12 @@
 // Engines that have been ready and now say they are dead. vLLM's API process can outlive its engine core and answer
 // 503 for ever, or exit 0 five seconds later. 503 without a break for more than ten seconds is a failure: it is told,
-// and the workflow's order ends the process (INV-5). No answer at all isn't judged here: that may be a busy engine.
+// and the workflow's order ends the process (INV-5). No answer at all isn't judged here: that may be a busy engine; one
+// that produces nothing either is found by the watch for hangs beside it.
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { refOf } from '../state/handle.js';
 import type { Context } from './context.js';
 import type { FailureInput } from './failure.js';
+import { HangWatch } from './hang.js';
 import { httpGet } from './probe.js';
 
 /** vLLM's own watchdog ends the server within 5 s where it can; twice that is a server that stays. */
@@ -18,13 +20,17 @@ interface Watched {
 
 export class HealthWatch {
   private readonly watched = new Map<string, Watched>();
+  private readonly hangs: HangWatch;
 
   constructor(
     private readonly ctx: Context,
     private readonly onDead: (ref: EngineRef, failure: FailureInput) => void,
-  ) {}
+  ) {
+    this.hangs = new HangWatch(ctx, onDead);
+  }
 
   add(ref: EngineRef): void {
+    this.hangs.add(ref);
     const key = engineKeyOf(ref);
     if (this.watched.has(key)) return;
     const entry: Watched = { ref: refOf(ref), timer: null, deadSince: null };
@@ -61,7 +67,8 @@ export class HealthWatch {
     const ms = performance.now() - entry.deadSince;
     if (ms < (this.ctx.opts.deadAfterMs ?? DEAD_MS)) return true;
     const now = this.ctx.handles.get(entry.ref);
-    if (now?.state !== 'running' || now.marks.requested_stop !== null) return false;
+    const over = now?.marks.failure_told === true || now?.marks.requested_stop != null;
+    if (now?.state !== 'running' || over) return false;
     this.onDead(entry.ref, {
       exit: null,
       known: {
@@ -76,5 +83,6 @@ export class HealthWatch {
   close(): void {
     for (const entry of this.watched.values()) if (entry.timer !== null) clearTimeout(entry.timer);
     this.watched.clear();
+    this.hangs.close();
   }
 }

@@ -10,6 +10,9 @@ import { cutArgs } from './shim.js';
 const WITHHELD =
   '[llmgw: this log is not shown: a secret of this engine (env_from_files, engine_key_file) can not be read on the node, so it can not be taken out]';
 
+const NOT_OURS =
+  '[llmgw: there is no log of this engine: it was adopted while it ran, and its output goes where whoever started it has sent it]';
+
 /** What `tail` may be asked for; newest generation and rank 0 unless told. */
 export interface TailQuery {
   generation?: number;
@@ -47,6 +50,7 @@ export class LogKeeper {
         `this node has no log of replica ${replica}${which}, rank ${rank}`,
       );
     }
+    if (h.process !== null) return [NOT_OURS];
     await loadSecrets(ctx, h);
     const secrets = knownSecrets(ctx, h);
     if (secrets === null) return [WITHHELD];

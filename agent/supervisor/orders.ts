@@ -4,6 +4,7 @@ import { engineKeyOf } from '../../contracts/ids.js';
 import { type Handle, refOf } from '../state/handle.js';
 import { type Context, loadSecrets, pause, update } from './context.js';
 import type { ExitWatch } from './exits.js';
+import { clearLeftovers } from './leftovers.js';
 import { closeRunDir, readPid } from './shim.js';
 import { recoverStart } from './start.js';
 import { endTree, proof, proveGpus } from './stopping.js';
@@ -37,6 +38,7 @@ export async function stopEngine(
     await endTree(ctx, exits, h, ctx.opts.stopTimeoutMs);
     await recorded(ctx, exits, h);
     const done = started ? await proveGpus(ctx, h, performance.now()) : proof('never_started', []);
+    await clearLeftovers(ctx, h);
     ctx.ports.release(engineKeyOf(h));
     update(ctx, h, { state: 'stopped', proof: done });
     ctx.runtimes.forget(h);
@@ -70,6 +72,7 @@ export async function stopForHost(ctx: Context, exits: ExitWatch): Promise<void>
       if (h.state === 'running') exits.add(h);
       await endTree(ctx, exits, h, HOST_STOP_MS);
       await recorded(ctx, exits, h);
+      await clearLeftovers(ctx, h);
     });
   for (const end of await Promise.allSettled(stops)) {
     if (end.status === 'rejected')

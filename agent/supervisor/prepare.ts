@@ -6,7 +6,7 @@ import { LlmgwError } from '../../contracts/errors.js';
 import { engineKeyOf } from '../../contracts/ids.js';
 import { staleFence } from '../state/fences.js';
 import { errnoOf } from '../state/files.js';
-import { type Handle, orderHash, refOfDir } from '../state/handle.js';
+import { type Handle, orderHash, refOf, refOfDir } from '../state/handle.js';
 import type { Context } from './context.js';
 import { takeBaseline } from './gpu-guard.js';
 import { portHasSocket } from './proc.js';
@@ -50,7 +50,7 @@ export async function hold(
 ): Promise<Handle> {
   const uuids = grantedGpus(ctx, order);
   refuseHeld(ctx, order, uuids);
-  if (uuids.length > 0) refuseUnreadable(ctx);
+  if (uuids.length > 0) refuseLost(ctx);
   const gpus = uuids.length === 0 ? [] : (await ctx.opts.gpus.snapshot()).gpus;
   const ours = new Set(
     ctx.handles
@@ -82,6 +82,7 @@ export async function hold(
     engine_type: checked.engine.type,
     shim: null,
     engine: null,
+    process: null,
     exit: null,
     proof: null,
     marks: { was_ready: false, host_stop: false, requested_stop: null, failure_told: false },
@@ -92,7 +93,8 @@ export async function hold(
   });
 }
 
-function grantedGpus(ctx: Context, order: MemberOrder): string[] {
+/** UUIDs of the order's slots. Throws GPU_GONE for a slot without a GPU. */
+export function grantedGpus(ctx: Context, order: MemberOrder): string[] {
   const slots = ctx.opts.slots();
   return order.slots.map(slot => {
     const uuid = slots[slot];
@@ -106,7 +108,8 @@ function grantedGpus(ctx: Context, order: MemberOrder): string[] {
   });
 }
 
-function refuseHeld(ctx: Context, order: MemberOrder, uuids: string[]): void {
+/** INV-1: one holder a GPU. Throws GPU_HELD. */
+export function refuseHeld(ctx: Context, order: MemberOrder, uuids: string[]): void {
   for (const other of ctx.handles.all()) {
     if (other.state === 'stopped' || engineKeyOf(other) === engineKeyOf(order)) continue;
     const gpu = other.gpus.find(g => uuids.includes(g.uuid));
@@ -115,18 +118,20 @@ function refuseHeld(ctx: Context, order: MemberOrder, uuids: string[]): void {
 }
 
 /**
- * INV-1: which GPUs the engine of an unreadable handle has, nobody knows, and one that has just begun to load is in no
- * figure of theirs: while a process of it lives, none is given out.
+ * INV-1: which GPUs the engine of a lost handle has, nobody knows, and one that has just begun to load is in no figure
+ * of theirs: while a process of it lives, none is given out.
  */
-function refuseUnreadable(ctx: Context): void {
-  for (const { dir } of ctx.handles.unreadable) {
-    const ref = refOfDir(dir);
-    const [alive] = ref === null ? [] : ctx.runtimes.of(ref).tree.scan();
-    if (ref === null || alive === undefined) continue;
+export function refuseLost(ctx: Context): void {
+  const lost = ctx.handles.all().filter(h => h.order === null && h.state !== 'stopped');
+  const unread = ctx.handles.unreadable.flatMap(u => refOfDir(u.dir) ?? []);
+  for (const ref of [...lost, ...unread]) {
+    const dir = ctx.handles.runDir(ref);
+    const [alive] = ctx.runtimes.of(ref).tree.scan();
+    if (alive === undefined) continue;
     throw new LlmgwError(
       'GPU_HELD',
-      `${dir}: the handle of this engine can not be read and it runs (pid ${alive.pid}), so that any GPU of this node may be its own: stop replica ${ref.replica}, fence ${ref.fence}, or end the process`,
-      { details: { holder: ref } },
+      `${dir}: the handle of this engine is lost and it runs (pid ${alive.pid}), so that any GPU of this node may be its own: stop replica ${ref.replica}, fence ${ref.fence}, or end the process`,
+      { details: { holder: refOf(ref) } },
     );
   }
 }

@@ -11,32 +11,66 @@ export interface HttpAnswer {
   body: string;
 }
 
-export function httpGet(url: string, bearer: string | null, signal?: AbortSignal): Promise<HttpAnswer> {
+interface Ask {
+  method: 'GET' | 'POST';
+  bearer: string | null;
+  body: string | null;
+  /** For the whole answer. */
+  timeoutMs: number;
+  signal: AbortSignal | undefined;
+}
+
+export const httpGet = (
+  url: string,
+  bearer: string | null,
+  signal?: AbortSignal,
+  timeoutMs = TIMEOUT_MS,
+): Promise<HttpAnswer> => ask(url, { method: 'GET', bearer, body: null, timeoutMs, signal });
+
+export const httpPost = (
+  url: string,
+  bearer: string | null,
+  json: object,
+  { signal, timeoutMs }: { signal: AbortSignal; timeoutMs: number },
+): Promise<HttpAnswer> => ask(url, { method: 'POST', bearer, body: JSON.stringify(json), timeoutMs, signal });
+
+function ask(url: string, { method, bearer, body, timeoutMs, signal }: Ask): Promise<HttpAnswer> {
   return new Promise(resolve => {
-    const none = () => resolve({ status: null, body: '' });
-    const request = http.get(
+    const request = http.request(
       url,
       {
+        method,
         // No pool: a connection kept to a dying engine would answer for its successor's port.
         agent: false,
-        timeout: TIMEOUT_MS,
-        headers: bearer === null ? {} : { authorization: `Bearer ${bearer}` },
+        headers: {
+          ...(bearer === null ? {} : { authorization: `Bearer ${bearer}` }),
+          ...(body === null
+            ? {}
+            : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }),
+        },
         ...(signal === undefined ? {} : { signal }),
       },
       response => {
-        let body = '';
+        let text = '';
         response.setEncoding('utf8');
-        response.on('data', (text: string) => {
-          if (body.length < MAX_BODY) body += text;
+        response.on('data', (part: string) => {
+          if (text.length < MAX_BODY) text += part;
         });
-        response.on('end', () => resolve({ status: response.statusCode ?? null, body }));
+        response.on('end', () => done({ status: response.statusCode ?? null, body: text }));
         response.on('error', none);
         response.on('aborted', none);
       },
     );
-    request.on('timeout', () => request.destroy());
+    // Not the socket's idle timeout: an answer that comes drop by drop would never end.
+    const timer = setTimeout(() => request.destroy(), timeoutMs);
+    const done = (answer: HttpAnswer) => {
+      clearTimeout(timer);
+      resolve(answer);
+    };
+    const none = () => done({ status: null, body: '' });
     request.on('error', none);
     request.on('close', none);
+    request.end(body ?? undefined);
   });
 }
 

@@ -1,6 +1,7 @@
 // What /proc says of processes and sockets. Everything here may vanish between two reads: an unreadable entry is a
 // process that has gone (or isn't ours to see), never an error.
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import os from 'node:os';
 import type { ProcId } from '../state/handle.js';
 
 export interface ProcStat extends ProcId {
@@ -56,6 +57,14 @@ export function environHas(pid: number, entry: string): boolean {
   return text?.split('\0').includes(entry) === true;
 }
 
+/** Value of a variable in the environment that the process was started with; null: not set, or not ours to see. */
+export function environValue(pid: number, name: string): string | null {
+  const entry = read(`/proc/${pid}/environ`)
+    ?.split('\0')
+    .find(e => e.startsWith(`${name}=`));
+  return entry?.slice(name.length + 1) ?? null;
+}
+
 /** Where a descriptor of the process points; null: nowhere, or not ours to see. */
 export function fdTarget(pid: number, fd: number | string): string | null {
   try {
@@ -65,12 +74,25 @@ export function fdTarget(pid: number, fd: number | string): string | null {
   }
 }
 
+/** Files that it has mapped into its memory, each once; empty: none, or not ours to see. */
+export function mappedFiles(pid: number): { inode: string; file: string }[] {
+  const found = new Map<string, string>();
+  for (const line of (read(`/proc/${pid}/maps`) ?? '').split('\n')) {
+    const m = /^\S+ \S+ \S+ \S+ (\d+) +(\/.*)$/.exec(line);
+    if (m !== null) found.set(m[2]!, m[1]!);
+  }
+  return [...found].map(([file, inode]) => ({ inode, file }));
+}
+
 /** Bytes read and written through system calls; null: not readable. */
 export function ioBytes(pid: number): number | null {
   const text = read(`/proc/${pid}/io`);
   if (text === null) return null;
   return Number(/^rchar: (\d+)/m.exec(text)?.[1] ?? 0) + Number(/^wchar: (\d+)/m.exec(text)?.[1] ?? 0);
 }
+
+/** Threads of the kernel have none; a program that has wiped its own counts as one. */
+export const hasArgv = (pid: number): boolean => (read(`/proc/${pid}/cmdline`) ?? '') !== '';
 
 /** `python3 -m x`, at most 120 characters, for sentences; the kernel's short name where there is no argv. */
 export function describePid(pid: number): string {
@@ -79,6 +101,8 @@ export function describePid(pid: number): string {
 }
 
 interface SocketRow {
+  /** As text; an IPv4 address in IPv6's clothes is IPv4. */
+  address: string;
   port: number;
   listening: boolean;
   inode: string;
@@ -90,8 +114,10 @@ function tcpRows(): SocketRow[] {
     for (const line of (read(file) ?? '').split('\n').slice(1)) {
       const f = line.trim().split(/\s+/);
       if (f.length < 10) continue;
+      const [address, port] = f[1]!.split(':');
       rows.push({
-        port: Number.parseInt(f[1]!.slice(f[1]!.lastIndexOf(':') + 1), 16),
+        address: addressOf(address!),
+        port: Number.parseInt(port!, 16),
         listening: f[3] === '0A',
         inode: f[9]!,
       });
@@ -100,11 +126,36 @@ function tcpRows(): SocketRow[] {
   return rows;
 }
 
+/** /proc/net has each 32 bits of an address as one number of this machine's byte order, in hex. */
+function addressOf(hex: string): string {
+  const bytes = Buffer.from(hex, 'hex');
+  if (os.endianness() === 'LE') bytes.swap32();
+  const v4 = (at: number) => bytes.subarray(at, at + 4).join('.');
+  if (bytes.length === 4) return v4(0);
+  if (bytes.subarray(0, 12).equals(V4_MAPPED)) return v4(12);
+  const groups = Array.from({ length: 8 }, (_, i) => bytes.readUInt16BE(i * 2).toString(16));
+  return plainAddress(groups.join(':'));
+}
+
+const V4_MAPPED = Buffer.from('00000000000000000000ffff', 'hex');
+
+/** One spelling for each IPv6 address; IPv4 as it is. */
+export const plainAddress = (text: string): string =>
+  text.includes(':') ? new URL(`http://[${text}]`).hostname.slice(1, -1) : text;
+
 /** Any socket at all on that port of this machine, TIME_WAIT included. */
 export const portHasSocket = (port: number): boolean => tcpRows().some(r => r.port === port);
 
 /** Whether anything listens on the port. */
 export const isListening = (port: number): boolean => tcpRows().some(r => r.port === port && r.listening);
+
+/** Addresses that these processes listen on with that port, each once. */
+export function listenAddresses(port: number, pids: Iterable<number>): string[] {
+  const rows = tcpRows().filter(r => r.port === port && r.listening);
+  if (rows.length === 0) return [];
+  const held = new Set([...pids].flatMap(openFds));
+  return [...new Set(rows.filter(r => held.has(`socket:[${r.inode}]`)).map(r => r.address))];
+}
 
 /** The first of `pids` that holds a listening socket of that port; null: none of them. */
 export function listenerAmong(port: number, pids: Iterable<number>): number | null {

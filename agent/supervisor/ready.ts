@@ -5,6 +5,7 @@ import type { EngineRef } from '../../contracts/ids.js';
 import type { Handle } from '../state/handle.js';
 import { type Context, loadSecrets, pause, rendererOf } from './context.js';
 import { byHost, describeFailure } from './failure.js';
+import { noteSegments } from './leftovers.js';
 import { LogFollower } from './logs.js';
 import { httpGet, modelIds } from './probe.js';
 import { describePid, ioBytes, isListening, listenerAmong } from './proc.js';
@@ -66,6 +67,7 @@ export async function watchUntilReady(w: Watcher): Promise<ReadyResult> {
           const wrong = await wrongGpu(ctx, handle);
           if (isOver(ctx, order)) continue;
           if (wrong !== null) return failed(ctx, handle, { class: 'retry', sentence: wrong });
+          noteSegments(ctx, handle, runtime.tree.scan());
           w.markReady(order, handle.engine!.pid);
           return { ready: true, pid: handle.engine!.pid, model_ids: seen.models };
         }

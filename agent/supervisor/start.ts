@@ -9,6 +9,7 @@ import { engineKeyOf } from '../../contracts/ids.js';
 import { makeDir, removeFile, spaceError } from '../state/files.js';
 import type { Handle, ProcId } from '../state/handle.js';
 import { type Context, pause, update } from './context.js';
+import { tempEnv } from './leftovers.js';
 import { logFile } from './logs.js';
 import { isAlive, readStat } from './proc.js';
 import { readPid, shimArgs, shimWords } from './shim.js';
@@ -55,6 +56,7 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
   ctx.opts.fault?.('after_spawning_handle');
   const env = {
     PATH,
+    ...tempEnv(ctx, order),
     ...rendered.env,
     SPT_NOENV: '1',
     [MARKER]: engineKeyOf(order),
@@ -75,7 +77,9 @@ function engineHome(ctx: Context, runDir: string): string {
   chownSync(home, user.uid, user.gid);
   const replicaDir = path.dirname(runDir);
   // Passed through, not listed.
-  for (const dir of [ctx.handles.workDir, path.dirname(replicaDir), replicaDir, runDir])
+  const temp = path.join(ctx.handles.workDir, 'tmp');
+  makeDir(temp);
+  for (const dir of [ctx.handles.workDir, path.dirname(replicaDir), replicaDir, runDir, temp])
     chmodSync(dir, 0o711);
   return home;
 }
@@ -153,7 +157,8 @@ export async function engineOf(runDir: string, shim: ProcId): Promise<ProcId> {
 export function running(ctx: Context, handle: Handle): Handle {
   const { tree } = ctx.runtimes.of(handle);
   tree.remember(handle.shim, true);
-  tree.remember(handle.engine);
+  for (const member of handle.process?.members ?? []) tree.remember(member);
+  tree.remember(handle.engine, handle.process?.leads_session);
   return handle;
 }
 

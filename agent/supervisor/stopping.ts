@@ -6,11 +6,14 @@ import type { Handle } from '../state/handle.js';
 import { type Context, pause } from './context.js';
 import type { ExitWatch } from './exits.js';
 import { type GpuVerdict, judgeGpu, judgeUnknown, weakest } from './gpu-guard.js';
-import { describePid, isAlive, type ProcStat } from './proc.js';
+import { noteSegments } from './leftovers.js';
+import { describePid, type ProcStat } from './proc.js';
 import { signalProc } from './tree.js';
 
 /** What SIGKILL may take: a process in D state (a driver call) ends when the driver lets go, or never. */
 const KILL_MS = 10_000;
+/** For those that go last: both need milliseconds. */
+const FINISH_MS = 1_000;
 /** INV-2, neither memory figure nor process list: the tree has been gone this long. */
 const WEAK_MS = 10_000;
 
@@ -18,7 +21,7 @@ const WEAK_MS = 10_000;
 export async function endTree(ctx: Context, exits: ExitWatch, handle: Handle, termMs: number): Promise<void> {
   const { tree } = ctx.runtimes.of(handle);
   // Before the engine goes: its children are its children only as long as it lives.
-  tree.scan();
+  noteSegments(ctx, handle, tree.scan());
   if (handle.engine !== null && signalProc(handle.engine, 'SIGTERM')) {
     const timer = new AbortController();
     await Promise.race([exits.ended(handle), pause(termMs, timer.signal)]);
@@ -38,14 +41,17 @@ export async function killTree(ctx: Context, handle: Handle): Promise<void> {
     if (left.length === 0) return;
     ctx.closed.throwIfAborted();
     if (performance.now() - started > KILL_MS) throw incomplete(handle, left);
-    // The shim goes last, so that it can record how the engine ended; it leaves by itself.
+    // Two go last, and leave by themselves: the shim, which records how the engine ended, and Python's tracker, which
+    // removes the shared memory and semaphores that nobody else knows of once all who had them are gone.
     const isShim = (p: ProcStat) => p.pid === handle.shim?.pid && p.start === handle.shim.start;
-    const others = left.filter(p => !isShim(p));
-    const shimMayRecord = isAlive(handle.shim) && performance.now() - started < 1_000;
-    for (const p of shimMayRecord ? others : left) signalProc(p, 'SIGKILL');
+    const mayFinish = performance.now() - started < FINISH_MS;
+    for (const p of left) if (!mayFinish || !(isShim(p))) signalProc(p, 'SIGKILL');
     await pause(wait);
   }
 }
+
+/** By its argv: this decides only who is killed a second later. */
+const isTracker = (p: ProcStat): boolean => describePid(p.pid).includes('multiprocessing.resource_tracker');
 
 const incomplete = (handle: Handle, left: ProcStat[]): LlmgwError =>
   new LlmgwError(

@@ -1,8 +1,10 @@
 // The supervisor: starts, watches, adopts and stops the engines of this node. One order at a time per replica; every
 // order may come twice and then has come once. Engines outlive it: closing it only stops the watching (INV-5).
 import type {
+  AdoptOrder,
   InspectResult,
   LoadProgress,
+  LookedAt,
   MemberOrder,
   Prepared,
   ReadyResult,
@@ -16,19 +18,24 @@ import { FenceStore } from '../state/fences.js';
 import { type Handle, HandleStore, orderHash, refOf } from '../state/handle.js';
 import { Outbox } from '../state/outbox.js';
 import { PortLeases } from '../state/port-leases.js';
+import { adoptedBefore, asRefusal, claim, examine, take } from './adopt.js';
 import { type Context, loadSecrets, Runtimes, update } from './context.js';
 import { Endings } from './endings.js';
 import { ExitWatch } from './exits.js';
 import { HealthWatch } from './health.js';
 import { LogKeeper, type TailQuery } from './log-keeper.js';
+import { recoverLost } from './lost.js';
 import { stopEngine, stopForHost } from './orders.js';
 import { admit, check, hold, olderAlive, preparedOf } from './prepare.js';
 import { bootId, isAlive } from './proc.js';
 import { KeyedQueue } from './queue.js';
 import { exitedResult, watchUntilReady } from './ready.js';
+import { reportOf } from './report.js';
 import { pruneRuns } from './retention.js';
 import { installShim } from './shim.js';
+import { SpaceWatch } from './space.js';
 import { recoverStart, running, startEngine } from './start.js';
+import { look, type Named } from './stranger.js';
 import { tombstone } from './tombstone.js';
 import type { SupervisorOptions } from './types.js';
 
@@ -43,6 +50,7 @@ export class Supervisor {
   private readonly exits: ExitWatch;
   private readonly health: HealthWatch;
   private readonly logs: LogKeeper;
+  private readonly space: SpaceWatch;
   private readonly closing = new AbortController();
   private hostStops = false;
 
@@ -69,6 +77,7 @@ export class Supervisor {
     this.exits = new ExitWatch(this.ctx, (ref, exit) => this.endings.exited(ref, exit));
     this.health = new HealthWatch(this.ctx, (ref, failure) => this.endings.dead(ref, failure));
     this.logs = new LogKeeper(this.ctx);
+    this.space = new SpaceWatch(this.ctx);
   }
 
   /** Adopts what an earlier agent left, before any order is taken. */
@@ -80,13 +89,15 @@ export class Supervisor {
         'an engine handle can not be read: that engine keeps the GPUs of this node until it has ended or is stopped',
       );
     }
+    await recoverLost(ctx);
     const held = ctx.handles.all().filter(h => h.state !== 'stopped');
     ctx.ports.releaseAllBut(new Set(held.map(engineKeyOf)));
-    for (const handle of held) await this.adopt(handle);
+    for (const handle of held) await this.resume(handle);
     this.logs.start();
+    this.space.start();
   }
 
-  private async adopt(handle: Handle): Promise<void> {
+  private async resume(handle: Handle): Promise<void> {
     const { ctx } = this;
     // First: what is found below may be told at once, with lines of its log (INV-10).
     await loadSecrets(ctx, handle);
@@ -159,6 +170,32 @@ export class Supervisor {
       const prepared = preparedOf(this.ctx, await this.prepareNow(order));
       return { ...prepared, ...(await this.spawnNow(order)) };
     });
+  }
+
+  /** Whose a process is, and which GPUs it has. See NodeActivities. */
+  look(process: Named): Promise<LookedAt> {
+    return look(this.ctx, process);
+  }
+
+  /** An engine that lives goes on under this order. See NodeActivities. */
+  adopt(order: AdoptOrder): Promise<Prepared & Spawned> {
+    const { process: named, ...member } = order;
+    return this.queue.run(order.replica, async () => {
+      const h = named == null ? await claim(this.ctx, member) : await this.takeOver(member, named);
+      await loadSecrets(this.ctx, h);
+      this.watch(h);
+      this.ctx.opts.log.info({ ...refOf(h), pid: h.engine!.pid }, 'engine adopted by an order');
+      return { ...preparedOf(this.ctx, h), pid: h.engine!.pid, adopted: true };
+    });
+  }
+
+  private async takeOver(order: MemberOrder, named: Named): Promise<Handle> {
+    const known = admit(this.ctx, order);
+    if (known !== null) return adoptedBefore(known, order, named);
+    if (this.hostStops) throw new LlmgwError('ADOPT_REFUSED', 'the host is stopping its engines');
+    await this.clearOlder(order).catch(asRefusal);
+    const found = await examine(this.ctx, order, named);
+    return this.queue.run(NODE, () => take(this.ctx, order, found)).catch(asRefusal);
   }
 
   /**
@@ -241,29 +278,12 @@ export class Supervisor {
   /** Every engine that holds something here, for Hello and heartbeats. */
   reports(): EngineReport[] {
     const held = this.ctx.handles.all().filter(h => h.state !== 'stopped');
-    return held.map(h => {
-      const state = this.reportState(h);
-      return {
-        ...refOf(h),
-        state,
-        pid: h.engine?.pid ?? null,
-        gpus: h.gpus.map(g => g.uuid),
-        ports: h.ports,
-        stage: state === 'loading' ? (this.ctx.runtimes.of(h).stage?.stage ?? null) : null,
-      };
-    });
+    return held.map(h => reportOf(this.ctx, h));
   }
 
   /** How far it has loaded; null: it isn't loading, or that can't be told. */
   percent(report: EngineReport): number | null {
     return report.state === 'loading' ? (this.ctx.runtimes.of(report).stage?.percent ?? null) : null;
-  }
-
-  private reportState(h: Handle): EngineReport['state'] {
-    if (h.state === 'exited') return 'exited';
-    if (this.ctx.runtimes.of(h).stopping) return 'stopping';
-    if (h.state !== 'running') return 'spawning';
-    return h.marks.was_ready ? 'ready' : 'loading';
   }
 
   /** Whether a pid belongs, or belonged, to one of this node's engines: then it isn't foreign. */
@@ -294,6 +314,7 @@ export class Supervisor {
   close(): void {
     this.closing.abort();
     this.logs.close();
+    this.space.close();
     this.health.close();
     this.exits.close();
   }

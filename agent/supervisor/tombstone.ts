@@ -19,6 +19,7 @@ export const tombstone = (ref: EngineRef, bootId: string): Handle => ({
   engine_type: null,
   shim: null,
   engine: null,
+  process: null,
   exit: null,
   proof: null,
   marks: { was_ready: false, host_stop: false, requested_stop: null, failure_told: false },

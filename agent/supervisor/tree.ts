@@ -6,9 +6,15 @@ import path from 'node:path';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import type { ProcId } from '../state/handle.js';
 import { logFile } from './logs.js';
-import { allStats, environHas, fdTarget, isLive, type ProcStat, readStat } from './proc.js';
+import { allStats, environHas, environValue, fdTarget, isLive, type ProcStat, readStat } from './proc.js';
 
 export const MARKER = 'LLMGW_ENGINE';
+
+/** The engine whose mark a process carries; null: none's. */
+export function markOf(pid: number): EngineRef | null {
+  const m = /^([^/]+)\/(\d{1,16})\/(\d{1,9})$/.exec(environValue(pid, MARKER) ?? '');
+  return m === null ? null : { replica: m[1]!, fence: Number(m[2]), rank: Number(m[3]) };
+}
 
 export class EngineTree {
   /** Everything that was ever seen in it: a child that has cut all other ties is still found. */

@@ -69,13 +69,15 @@ export interface Log {
   error(fields: object, msg: string): void;
 }
 
-/** Where a test may end or break the process: between the steps of a start. */
+/** Where a test may end or break the process: between the steps of a start, or of an adoption. */
 export type FaultPoint =
   | 'before_handle'
   | 'after_spawning_handle'
   | 'after_fork'
   | 'after_pid'
-  | 'after_exit_seen';
+  | 'after_exit_seen'
+  | 'after_claim_handle'
+  | 'after_adopt_handle';
 
 export interface SupervisorOptions {
   workDir: string;
@@ -83,6 +85,8 @@ export interface SupervisorOptions {
   stopTimeoutMs: number;
   healthIntervalMs: number;
   gpuReleaseTimeoutMs: number;
+  /** How long a ready engine may produce nothing; default 3 minutes. */
+  hangTimeoutMs?: number;
   logMaxBytes: number;
   /** Lines that `tail` gives when none are asked for, and that failures are explained from. */
   logLines: number;
@@ -98,6 +102,8 @@ export interface SupervisorOptions {
   /** Unprivileged user that engines run as; null: the agent's own. */
   user: { uid: number; gid: number } | null;
   log: Log;
+  /** What is wrong with the node, by code; null: no longer. */
+  condition?(code: string, sentence: string | null): void;
   /** How long /health may say 503 after ready; default 10 s. */
   deadAfterMs?: number;
   /** INV-2: how long a tree must be gone where nothing else can be known; default 10 s. */

@@ -1,8 +1,12 @@
 // The endpoints that the product uses, open and closed as vLLM has them: only /v1 asks for the key; /health looks at
 // nothing but a flag; a request that is running when the engine stops is ended, or kept for ever by the knob.
+import { existsSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { plan } from './generate.mjs';
 import { line, raw } from './log.mjs';
+
+/** How often a hung core looks whether it may go on. */
+const HANG_LOOK_MS = 20;
 
 const GUARDED = ['/v1', '/v2', '/inference', '/cohere'];
 
@@ -54,10 +58,23 @@ export class Engine {
   open = new Set();
   stopping = false;
   totals = { prompt: 0, generated: 0, succeeded: 0 };
+  /** What its core told its API process last. */
+  told = { running: 0, ...this.totals };
 
-  constructor({ names, root, version, keys, maxLen, tokens, tokenMs, accessLog }) {
-    Object.assign(this, { names, root, version, keys, maxLen, tokens, tokenMs, accessLog });
+  constructor({ names, root, version, keys, maxLen, tokens, tokenMs, hangFile, accessLog }) {
+    Object.assign(this, { names, root, version, keys, maxLen, tokens, tokenMs, hangFile, accessLog });
     this.created = Math.floor(Date.now() / 1000);
+  }
+
+  /** Its core does nothing, and its API process doesn't notice. */
+  get hung() {
+    return this.hangFile !== '' && existsSync(this.hangFile);
+  }
+
+  /** What /metrics tells: it stands still while the core hangs. */
+  figures() {
+    if (!this.hung) this.told = { running: this.open.size, ...this.totals };
+    return this.told;
   }
 }
 
@@ -91,13 +108,14 @@ function models(response, engine) {
 
 function metrics(response, engine) {
   const labels = `{engine="0",model_name="${engine.names[0]}"}`;
+  const figures = engine.figures();
   const series = [
-    ['vllm:num_requests_running', 'gauge', engine.open.size],
+    ['vllm:num_requests_running', 'gauge', figures.running],
     ['vllm:num_requests_waiting', 'gauge', 0],
     ['vllm:kv_cache_usage_perc', 'gauge', 0],
-    ['vllm:prompt_tokens_total', 'counter', engine.totals.prompt],
-    ['vllm:generation_tokens_total', 'counter', engine.totals.generated],
-    ['vllm:request_success_total', 'counter', engine.totals.succeeded],
+    ['vllm:prompt_tokens_total', 'counter', figures.prompt],
+    ['vllm:generation_tokens_total', 'counter', figures.generated],
+    ['vllm:request_success_total', 'counter', figures.succeeded],
   ];
   const text = series.map(([name, type, value]) => `# TYPE ${name} ${type}\n${name}${labels} ${value}.0\n`);
   response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' });
@@ -134,7 +152,6 @@ async function complete(kind, request, response, engine) {
 async function run(answer, response, engine) {
   const flight = { ended: false, frozen: false, wake: () => {} };
   engine.open.add(flight);
-  engine.totals.prompt += answer.promptTokens;
   response.on('close', () => {
     flight.ended = true;
     flight.wake();
@@ -142,7 +159,9 @@ async function run(answer, response, engine) {
     flight.closed?.();
   });
   const send = chunk => response.write(`data: ${JSON.stringify(chunk)}\n\n`);
-  if (answer.stream) {
+  await unhung(engine, flight);
+  engine.totals.prompt += answer.promptTokens;
+  if (answer.stream && !flight.frozen && !response.destroyed) {
     response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
     const opening = answer.opening();
     if (opening !== null) send(opening);
@@ -150,6 +169,7 @@ async function run(answer, response, engine) {
   let text = '';
   for (;;) {
     if (engine.tokenMs > 0) await pause(engine.tokenMs, flight);
+    await unhung(engine, flight);
     if (flight.frozen) return;
     const token = flight.ended ? null : answer.next();
     if (token === null) break;
@@ -166,6 +186,12 @@ async function run(answer, response, engine) {
     if (answer.includeUsage) send(answer.usageChunk());
     response.end('data: [DONE]\n\n');
   } else json(response, 200, answer.whole(text));
+}
+
+/** Resolves when the core works, or the flight needs it no more. */
+async function unhung(engine, flight) {
+  while (engine.hung && !flight.ended && !flight.frozen) await pause(HANG_LOOK_MS, flight);
+  engine.figures();
 }
 
 /** Ends early when the flight does: a stop doesn't wait for a slow token. */

@@ -34,6 +34,8 @@ const TEXTS = {
   FAIL: '',
   /** `1`: SIGTERM never ends it while a stream is open; `always`: SIGTERM never ends it. */
   NEVER_END_ON_TERM: '',
+  /** While this file exists its core hangs: /health goes on saying 200, no token comes, /metrics stands still. */
+  HANG_FILE: '',
   /** Folder in which it registers its processes as holders of GPUs. */
   GPU_DIR: '',
 };

@@ -101,6 +101,7 @@ async function serve(set, knobs) {
     maxLen: set.maxLen,
     tokens: knobs.TOKENS,
     tokenMs: knobs.TOKEN_MS,
+    hangFile: knobs.HANG_FILE,
     accessLog: set.accessLog,
   });
   const server = createEngineServer(engine);

@@ -12,15 +12,17 @@ export class FakeControlPlane {
   readonly asked: string[] = [];
   /** Signs of life on the watch; off: silence. */
   breathing = true;
+  /** Seconds since it read the table from the ledger; null: it doesn't say. */
+  age: number | null = null;
   private readonly watchers = new Set<http.ServerResponse>();
   private constructor(
     readonly server: http.Server,
     readonly port: number,
   ) {}
 
-  static async start(port = 0): Promise<FakeControlPlane> {
+  static async start(port = 0, host = '127.0.0.1'): Promise<FakeControlPlane> {
     const server = http.createServer();
-    server.listen(port || (await reservedPort()), '127.0.0.1');
+    server.listen(port || (await reservedPort()), host);
     await once(server, 'listening');
     const plane = new FakeControlPlane(server, (server.address() as AddressInfo).port);
     server.on('request', (req, res) => plane.handle(req, res));
@@ -64,6 +66,7 @@ export class FakeControlPlane {
   private handle(req: http.IncomingMessage, res: http.ServerResponse): void {
     this.asked.push(`${req.method} ${req.url}`);
     if (req.url === '/v1/routes') {
+      if (this.age !== null) res.setHeader('age', this.age);
       res.end(JSON.stringify(this.table));
       return;
     }

@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -208,6 +208,38 @@ describe('serving', () => {
     await until(() => engine.log().includes('EngineDeadError'));
     const other = await start({ EXIT_AFTER_MS: 0, EXIT_CODE: 7 });
     expect((await other.ended).code).toBe(7);
+  });
+});
+
+describe('a core that hangs', () => {
+  it('says 200 on /health, gives no token, moves no figure, and goes on where it stopped', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'llmgw-hang-'));
+    const file = join(dir, 'hang');
+    const engine = await start({ TOKEN_MS: 2, HANG_FILE: file });
+    await ready(engine);
+    const figures = async () => (await fetch(`${engine.url}/metrics`)).text();
+    const answer = await chat(engine, { stream: true, max_tokens: 200 });
+    const reader = answer.body!.getReader();
+    let text = Buffer.from((await reader.read()).value!).toString();
+    writeFileSync(file, '');
+    const hung = await figures();
+    expect((await fetch(`${engine.url}/health`)).status).toBe(200);
+    const leave = new AbortController();
+    const late = chat(engine, { max_tokens: 1 }, { signal: leave.signal }).then(
+      r => r.status,
+      () => 'left',
+    );
+    expect(await figures()).toBe(hung);
+    expect(hung).toMatch(/^vllm:num_requests_running\S* 1\.0$/m);
+    leave.abort();
+    expect(await late).toBe('left');
+    expect(await figures()).toBe(hung);
+    rmSync(dir, { recursive: true });
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      text += Buffer.from(part.value).toString();
+    }
+    expect(text).toContain('[DONE]');
+    expect(await figures()).not.toBe(hung);
   });
 });
 

@@ -16,6 +16,8 @@ function supervisor(change: Partial<NodeSupervisor>): NodeSupervisor {
     prepare: pending,
     spawn: pending,
     launch: pending,
+    look: pending,
+    adopt: pending,
     awaitReady: pending,
     stop: pending,
     check: pending,
@@ -70,6 +72,37 @@ describe('a node activity', () => {
     expect(await failure(environment(9).run(acts.await_ready, order))).toMatchObject({ type: 'NO_SPACE' });
   });
 
+  it('hands adoptions and looks to the supervisor, and refuses for good what it refuses', async () => {
+    const spawned = { gpus: [], ports: { http: 1 }, mgmt_addr: null, key_id: null, pid: 7, adopted: true };
+    const looked = { slots: [0], engine: null };
+    const seen: unknown[] = [];
+    const acts = nodeActivities(
+      supervisor({
+        adopt: async o => {
+          seen.push(o);
+          return spawned;
+        },
+        look: async p => {
+          seen.push(p);
+          return looked;
+        },
+      }),
+      log,
+    );
+    const named = { pid: 7, port: 8_000 };
+    expect(await environment().run(acts.adopt, { ...order, process: named })).toEqual(spawned);
+    expect(await environment().run(acts.look, named)).toEqual(looked);
+    expect(seen).toEqual([{ ...order, process: named }, named]);
+    for (const code of ['ADOPT_REFUSED', 'ENGINE_UNKNOWN', 'FENCE_CONFLICT'] as const) {
+      const refusing = nodeActivities(
+        supervisor({ adopt: () => Promise.reject(new LlmgwError(code, 'why')) }),
+        log,
+      );
+      const refused = failure(environment().run(refusing.adopt, { ...order, process: null }));
+      expect(await refused).toMatchObject({ type: code, message: 'why', nonRetryable: true });
+    }
+  });
+
   it('heartbeats from the start, with the latest progress', async () => {
     const env = environment();
     const beats: unknown[] = [];
@@ -118,7 +151,7 @@ describe('a node activity', () => {
   });
 
   it('ends at once, to be tried again, when the agent shuts down', async () => {
-    for (const name of ['await_ready', 'launch', 'stop'] as const) {
+    for (const name of ['await_ready', 'launch', 'adopt', 'stop'] as const) {
       const env = environment();
       const acts = nodeActivities(supervisor({}), log);
       const result = failure(

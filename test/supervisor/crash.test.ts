@@ -1,13 +1,26 @@
 // The agent dies at every line of a start: there is never a second engine, and none that nobody knows (INV-6).
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { readStat } from '../../agent/supervisor/proc.js';
+import { parse } from 'yaml';
+import { tailLines } from '../../agent/supervisor/logs.js';
+import { isListening, readStat } from '../../agent/supervisor/proc.js';
 import { installShim, shimArgs } from '../../agent/supervisor/shim.js';
 import type { FaultPoint } from '../../agent/supervisor/types.js';
-import type { MemberOrder } from '../../contracts/activities.js';
-import { cleanUp, makeNode, type Node, never, orderFor, treePids, uniqueName, until } from './harness.js';
+import type { AdoptOrder, MemberOrder } from '../../contracts/activities.js';
+import { reservedPort } from '../fakes/ports.js';
+import {
+  cleanUp,
+  handleFile,
+  makeNode,
+  type Node,
+  never,
+  orderFor,
+  treePids,
+  uniqueName,
+  until,
+} from './harness.js';
 
 const root = path.resolve(import.meta.dirname, '../..');
 let out: string;
@@ -36,10 +49,16 @@ beforeAll(() => {
 afterAll(() => rmSync(out, { recursive: true, force: true }));
 afterEach(cleanUp);
 
-function dieAt(point: FaultPoint, node: Node, order: MemberOrder) {
+function dieAt(point: FaultPoint, node: Node, order: MemberOrder | AdoptOrder) {
   return spawnSync(
     process.execPath,
-    [path.join(out, 'test/fakes/supervisor-child.js'), node.workDir, JSON.stringify(order), point],
+    [
+      path.join(out, 'test/fakes/supervisor-child.js'),
+      node.workDir,
+      JSON.stringify(order),
+      point,
+      JSON.stringify(node.gpus),
+    ],
     {
       env: { ...process.env, TEST_FAKE_ENGINE: path.join(root, 'test/fakes/engine.mjs') },
       encoding: 'utf8',
@@ -87,6 +106,57 @@ describe('an agent killed', () => {
     const s = await node.supervisor();
     expect(s.pending()).toMatchObject([{ seq: 1, failure: { exit: { code: 3 } } }]);
     expect((await node.supervisor()).pending()).toHaveLength(1);
+  });
+});
+
+describe('an agent killed while it adopts', () => {
+  it('an engine whose start broke off leaves it to the claim of a later run', async () => {
+    const node = makeNode();
+    const first = orderFor(uniqueName());
+    dieAt('after_fork', node, first);
+    const [pid] = engines(node);
+    const order = { ...first, generation: 7 };
+    const s = await node.supervisor();
+    expect(await s.adopt({ ...order, process: null })).toMatchObject({ pid, adopted: true });
+    expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true, pid });
+  });
+
+  it('between handle and fence has adopted: the new order holds, the old one is refused', async () => {
+    const node = makeNode();
+    const first = orderFor(uniqueName());
+    const agent = await node.supervisor();
+    const { pid } = await agent.launch(first);
+    agent.close();
+    const order = { ...first, generation: 7 };
+    expect(dieAt('after_claim_handle', node, { ...order, process: null }).signal).toBe('SIGKILL');
+    const s = await node.supervisor();
+    await expect(s.launch(first)).rejects.toMatchObject({ code: 'FENCE_CONFLICT' });
+    expect(await s.launch(order)).toMatchObject({ pid, adopted: true });
+    expect(await s.adopt({ ...order, process: null })).toMatchObject({ pid, adopted: true });
+    expect(engines(node)).toEqual([pid]);
+  });
+
+  it('a process of an operator knows it as its engine, and stops it by the same order', async () => {
+    const node = makeNode();
+    const port = await reservedPort();
+    const env = { PATH: process.env.PATH, FAKE_PORT: String(port) };
+    const child = spawn(process.execPath, [path.join(root, 'test/fakes/engine.mjs')], {
+      env,
+      stdio: 'ignore',
+    });
+    const pid = child.pid!;
+    await until(() => isListening(port));
+    node.gpus[0]!.processes = [{ pid, used_mib: 9_000 }];
+    const order = { ...orderFor(uniqueName()), process: { pid, port } };
+    expect(dieAt('after_adopt_handle', node, order).signal).toBe('SIGKILL');
+    const s = await node.supervisor();
+    expect(s.reports()).toMatchObject([{ pid, state: 'loading', ports: { http: port } }]);
+    expect(await s.adopt(order)).toMatchObject({ pid, adopted: true });
+    const { process: _, ...plain } = order;
+    expect(await s.awaitReady(plain, () => {}, never)).toMatchObject({ ready: true, pid });
+    node.gpus[0]!.processes = [];
+    expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'strong' });
+    expect(readStat(pid)?.state ?? 'Z').toBe('Z');
   });
 });
 
@@ -203,4 +273,48 @@ it('an agent that is killed takes no engine with it', async () => {
   const s = await node.supervisor();
   expect(s.reports()).toMatchObject([{ pid }]);
   expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true, pid });
+});
+
+it('supervision-05: an agent that is killed takes no line of a log with it, nor the engine that writes on', async () => {
+  const c = parse(
+    readFileSync(path.join(root, 'test/cases/supervision-05-log-pipe-epipe-after-restart.yaml'), 'utf8'),
+  );
+  expect(c.input.fake_engine).toContain('exits 3 on write error');
+  const node = makeNode();
+  const engine = path.join(node.workDir, 'talks.mjs');
+  writeFileSync(
+    engine,
+    `import { writeSync } from 'node:fs';
+     import http from 'node:http';
+     http.createServer((req, res) => res.end('{"data":[{"id":"fake-model"}]}')).listen(Number(process.env.FAKE_PORT), '127.0.0.1');
+     let n = 0;
+     setInterval(() => { try { writeSync(1, 'LINE ' + n++ + '.\\n') } catch { process.exit(3) } }, 20);`,
+  );
+  const order = orderFor(uniqueName());
+  const child = spawn(
+    process.execPath,
+    [path.join(out, 'test/fakes/supervisor-child.js'), node.workDir, JSON.stringify(order), 'never'],
+    { env: { ...process.env, TEST_FAKE_ENGINE: engine }, detached: true },
+  );
+  const runDir = path.dirname(handleFile(node, order));
+  const [pid] = await until(() => {
+    const found = engines(node);
+    return found.length === 1 && found;
+  });
+  const lines = () => tailLines(runDir, 10_000).flatMap(line => /^LINE (\d+)\.$/.exec(line)?.[1] ?? []);
+  await until(() => lines().length > 3);
+  const gone = new Promise(resolve => child.once('exit', resolve));
+  process.kill(-child.pid!, 'SIGKILL');
+  await gone;
+  const atKill = lines().length;
+  await until(() => lines().length > atKill + 10);
+  const s = await node.supervisor();
+  expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true, pid });
+  const adopted = lines().length;
+  await until(() => lines().length > adopted + 10);
+  const shown = (await s.tail(order.replica, { lines: 10_000 })).filter(line => line.startsWith('LINE'));
+  expect(shown).toEqual(shown.map((_, i) => `LINE ${i}.`));
+  expect(shown.length).toBeGreaterThan(adopted);
+  expect(s.pending()).toEqual([]);
+  expect(s.reports()).toMatchObject([{ pid, state: 'ready' }]);
 });

@@ -15,6 +15,10 @@ export interface EngineReport {
   'ports'?: ({[key: string]: number});
   'stage'?: (string);
   'percent'?: (number | string);
+  /**
+   * JSON of contracts Serves; empty: not told.
+   */
+  'serves'?: (Buffer | Uint8Array | string);
   '_pid'?: "pid";
   '_stage'?: "stage";
   '_percent'?: "percent";
@@ -33,6 +37,10 @@ export interface EngineReport__Output {
   'ports': ({[key: string]: number});
   'stage'?: (string);
   'percent'?: (number);
+  /**
+   * JSON of contracts Serves; empty: not told.
+   */
+  'serves': (Buffer);
   '_pid'?: "pid";
   '_stage'?: "stage";
   '_percent'?: "percent";
