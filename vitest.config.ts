@@ -8,6 +8,8 @@ export default defineConfig({
       {
         test: {
           name: 'parts',
+          setupFiles: ['test/setup.ts'],
+          expect: { poll: { timeout: 15_000 } },
           include: ['test/**/*.test.ts'],
           exclude: ['test/e2e/**'],
           testTimeout: 30_000,
@@ -20,6 +22,8 @@ export default defineConfig({
           name: 'e2e',
           include: ['test/e2e/**/*.test.ts'],
           globalSetup: 'test/e2e/setup.mjs',
+          setupFiles: ['test/setup.ts'],
+          expect: { poll: { timeout: 15_000 } },
           maxWorkers: 1,
           sequence: { groupOrder: 1 },
           testTimeout: 90_000,

@@ -149,6 +149,7 @@ export async function runRouter(config: RouterConfig, options: RunOptions): Prom
         endpoints.apply(specs);
         reports?.now();
       },
+      onConnected: () => reports?.moved(),
     });
     watch = table;
     const report = () =>

@@ -10,6 +10,7 @@ export class Reports {
   private readonly stop = new AbortController();
   private readonly timer: NodeJS.Timeout;
   private sending: Promise<void> | null = null;
+  private sendingTo = new AbortController();
   private again = false;
   private failing = false;
 
@@ -41,6 +42,12 @@ export class Reports {
     });
   }
 
+  /** The control plane is another instance now: what is under way to the old one may hang there. */
+  moved(): void {
+    this.sendingTo.abort();
+    this.now();
+  }
+
   async close(): Promise<void> {
     clearInterval(this.timer);
     this.stop.abort();
@@ -48,8 +55,10 @@ export class Reports {
   }
 
   private async send(report: RouterReport): Promise<void> {
+    this.sendingTo = new AbortController();
+    const signal = AbortSignal.any([this.stop.signal, this.sendingTo.signal]);
     try {
-      await this.control.report(this.id, report, this.stop.signal);
+      await this.control.report(this.id, report, signal);
       this.failing = false;
     } catch (e) {
       // The loss of the control plane is said once, by the table watch.

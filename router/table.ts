@@ -12,15 +12,19 @@ export interface TableTimes {
   silence: number;
   backoffBase: number;
   backoffMax: number;
+  /** An instance whose table was read from the ledger longer ago than this, ms, can't tell that it went back. */
+  lag: number;
 }
 
-export const TABLE_TIMES: TableTimes = { silence: 15_000, backoffBase: 100, backoffMax: 5_000 };
+export const TABLE_TIMES: TableTimes = { silence: 15_000, backoffBase: 100, backoffMax: 5_000, lag: 30_000 };
 
 export interface TableOptions {
   control: ControlPlane;
   store: TableStore;
   log: Logger;
   onTable: (table: RouteTable) => void;
+  /** The control plane is followed (again), perhaps at another instance. */
+  onConnected?: () => void;
   times?: Partial<TableTimes>;
 }
 
@@ -28,6 +32,8 @@ export class TableWatch {
   private current: RouteTable | null = null;
   private offered: RouteTable | null = null;
   private lowerSince: number | null = null;
+  /** The instance has read its table from the ledger of late: only then may a lower version be the ledger's own. */
+  private fresh = true;
   private readonly stop = new AbortController();
   private readonly times: TableTimes;
   private loop: Promise<void> = Promise.resolve();
@@ -68,12 +74,15 @@ export class TableWatch {
     let failures = 0;
     while (!signal.aborted) {
       try {
-        this.offer(await control.table(signal));
+        await this.ask();
         if (this.connected !== true) log.info({ version: this.version }, 'following the route table');
         this.connected = true;
+        this.options.onConnected?.();
         for await (const line of control.watch(signal, this.times.silence)) {
           failures = 0;
-          this.offer(line);
+          // A lower table that stays the only offer: is it the ledger's, or does this instance lag?
+          if (line === '' && this.lowerSince !== null) await this.ask();
+          else this.offer(line);
         }
       } catch (e) {
         if (signal.aborted) return;
@@ -90,6 +99,12 @@ export class TableWatch {
     }
   }
 
+  private async ask(): Promise<void> {
+    const { text, ageMs } = await this.options.control.table(this.stop.signal);
+    this.fresh = ageMs === null || ageMs <= this.times.lag;
+    this.offer(text);
+  }
+
   /** One line: a table, or nothing (a sign of life), which is the moment to look at a lower version again. */
   private offer(line: string): void {
     const { log } = this.options;
@@ -97,7 +112,8 @@ export class TableWatch {
     const table = this.offered;
     if (table === null) return;
     const now = Date.now();
-    if (acceptTable(this.current, table, this.lowerSince, now) === 'keep') {
+    const lower = this.current !== null && table.version < this.current.version;
+    if (acceptTable(this.current, table, this.lowerSince, now) === 'keep' || (lower && !this.fresh)) {
       if (this.lowerSince === null) {
         this.lowerSince = now;
         log.warn(

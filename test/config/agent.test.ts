@@ -80,6 +80,7 @@ describe('agent.yaml', () => {
         log_max: 64 * 2 ** 20,
         stop_timeout: 60_000,
         health_interval: 2000,
+        hang_timeout: 180_000,
         gpu_release_timeout: 60_000,
         ports: '20000-21999',
         user: null,

@@ -3,7 +3,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
 import { expect, test } from 'vitest';
-import { decodeEngine, decodeEvent, encodeEngine, encodeEvent } from '../../proto/codec.js';
+import { decodeEngine, decodeEngines, decodeEvent, encodeEngine, encodeEvent } from '../../proto/codec.js';
 import { agentProto, protoFile } from '../../proto/load.js';
 import { PROTOCOL_VERSION } from '../../proto/version.js';
 
@@ -30,7 +30,7 @@ function filesUnder(dir: string): Map<string, string> {
   return out;
 }
 
-test('proto/gen is what the generator makes of agent.proto today', () => {
+test('proto/gen is what the generator makes of the .proto files today', () => {
   const out = mkdtempSync(join(tmpdir(), 'llmgw-proto-'));
   try {
     execFileSync(
@@ -40,7 +40,11 @@ test('proto/gen is what the generator makes of agent.proto today', () => {
         ...GEN_ARGS,
         '-O',
         out,
-        'proto/agent.proto',
+        '-I',
+        'proto',
+        '--',
+        'agent.proto',
+        'peer.proto',
       ],
       { cwd: root },
     );
@@ -88,6 +92,44 @@ test('an engine report keeps what is unknown apart from zero', () => {
   });
   const back = codec.requestDeserialize(wire).heartbeat?.engines.map(decodeEngine);
   expect(back).toEqual([engine, { ...engine, percent: null, stage: null, pid: 12 }]);
+});
+
+test('an engine report tells what the engine serves, or nothing of it, whatever a peer has sent there', () => {
+  const engine = {
+    replica: 'demo',
+    fence: 5,
+    rank: 0,
+    state: 'ready' as const,
+    pid: 12,
+    gpus: ['GPU-a'],
+    ports: { http: 20_000 },
+    stage: null,
+    percent: null,
+  };
+  const serves = {
+    model: 'm',
+    aliases: ['best'],
+    url: 'http://[fd00::7]:20000',
+    key_id: null,
+    revision: 'abc',
+  };
+  const sent = [
+    encodeEngine({ ...engine, serves }),
+    encodeEngine({ ...engine, serves: null }),
+    encodeEngine(engine),
+    { ...encodeEngine(engine), serves: Buffer.from(JSON.stringify({ ...serves, newer: 1 })) },
+    { ...encodeEngine(engine), serves: Buffer.from(JSON.stringify({ ...serves, url: 7 })) },
+    { ...encodeEngine(engine), serves: Buffer.from('{') },
+  ];
+  const wire = codec.requestDeserialize(codec.requestSerialize({ heartbeat: { engines: sent } }));
+  expect(decodeEngines(wire.heartbeat!.engines)).toEqual([
+    { ...engine, serves },
+    engine,
+    engine,
+    { ...engine, serves },
+    engine,
+    engine,
+  ]);
 });
 
 test('an event survives the wire, and one with a broken digest is null', () => {
