@@ -1,48 +1,17 @@
-// The route table as this instance has it, the routers that watch it, and what they report back, here and at the other
-// instances: a router reports to one of them at a time, and which one changes.
+// The route table as this instance has it, those who watch it, and when a drain is over.
 import { EventEmitter } from 'node:events';
 import type { ControlPorts } from '../activities/control/index.js';
 import type { ControlActivities } from '../contracts/activities.js';
 import type { RouterReport, RouteTable } from '../contracts/routes.js';
 import { TIMING } from '../contracts/timing.js';
 import type { Logger } from '../lib/log.js';
+import { type DrainedEndpoint, type PeerAnswer, type RouterSeen, Routers } from './routers.js';
 
-/** A router that reports every 2 s and hasn't for this long holds drains up no more: it is gone, not slow. */
-const ROUTER_FORGOTTEN_MS = 60_000;
 /** Before this, a fresh instance may not have heard of its routers yet: it counts nothing as drained. */
 const SETTLED_MS = 10_000;
 const ENGINE_ASK_MS = 1_000;
 /** While the ledger is rebuilt, it is asked this often for its table. */
 const REBUILT_MS = 1_000;
-
-interface KnownRouter {
-  report: RouterReport;
-  at: number;
-}
-
-/** One endpoint of one generation. */
-export interface DrainedEndpoint {
-  replica: string;
-  fence: number;
-}
-
-/** A router as the instance knows it that it reports to. */
-export interface RouterSeen {
-  id: string;
-  version: number;
-  /** Of the endpoint that was asked about; null: of none. */
-  outstanding: number | null;
-  /** Since its last report; a span, because the clocks of two instances differ. */
-  agoMs: number;
-}
-
-export interface PeerAnswer {
-  instance: string;
-  about: DrainedEndpoint | null;
-  routers: RouterSeen[];
-}
-
-type Seen = Pick<RouterSeen, 'version' | 'outstanding'> & { at: number };
 
 export interface RouteHubOptions {
   /** The ledger's table, by query; null: it is rebuilt, and what routers have stays (INV-5). */
@@ -55,9 +24,7 @@ export interface RouteHubOptions {
 
 export class RouteHub {
   private current: RouteTable | null = null;
-  private readonly routers = new Map<string, KnownRouter>();
-  /** Instance → its routers as it last told. One that has died tells nothing more, and its routers are on their way. */
-  private readonly elsewhere = new Map<string, Map<string, { version: number; at: number }>>();
+  private readonly routers: Routers;
   private readAt: number | null = null;
   private readonly events = new EventEmitter().setMaxListeners(0);
   private readonly startedAt: number;
@@ -68,6 +35,7 @@ export class RouteHub {
 
   constructor(private readonly options: RouteHubOptions) {
     this.now = options.now ?? Date.now;
+    this.routers = new Routers(this.now);
     this.startedAt = this.now();
   }
 
@@ -92,14 +60,8 @@ export class RouteHub {
   }
 
   /** What each router that reports here told last of its successes with an engine, by its own clock. */
-  lastSuccess(replica: string, fence: number): Map<string, string | null> {
-    const told = new Map<string, string | null>();
-    for (const [id, { report }] of this.routers) {
-      const of = report.endpoints.find(e => e.replica === replica && e.fence === fence);
-      if (of !== undefined) told.set(id, of.last_success);
-    }
-    return told;
-  }
+  lastSuccess = (replica: string, fence: number): Map<string, string | null> =>
+    this.routers.lastSuccess({ replica, fence });
 
   /** Since the table was last read from the ledger, ms; null: never. */
   tableAge(): number | null {
@@ -107,25 +69,10 @@ export class RouteHub {
   }
 
   /** Those that report here. */
-  ownRouters(of: DrainedEndpoint | null): RouterSeen[] {
-    this.forget();
-    const now = this.now();
-    return [...this.routers].map(([id, r]) => ({
-      id,
-      version: r.report.version,
-      outstanding: of === null ? null : outstandingOn(r.report, of),
-      agoMs: now - r.at,
-    }));
-  }
+  ownRouters = (of: DrainedEndpoint | null): RouterSeen[] => this.routers.own(of);
 
   /** What another instance says of its routers. */
-  heard({ instance, routers }: PeerAnswer): void {
-    const now = this.now();
-    this.elsewhere.set(
-      instance,
-      new Map(routers.map(r => [r.id, { version: r.version, at: now - r.agoMs }])),
-    );
-  }
+  heard = (answer: PeerAnswer): void => this.routers.heard(answer);
 
   /** Pulls the table and tells the watchers. A failure is logged: routers keep what they have (INV-5). */
   async refresh(): Promise<void> {
@@ -174,7 +121,7 @@ export class RouteHub {
   }
 
   report(id: string, report: RouterReport): void {
-    this.routers.set(id, { report, at: this.now() });
+    this.routers.report(id, report);
     this.events.emit('report');
   }
 
@@ -198,42 +145,13 @@ export class RouteHub {
     // Routers that were with an instance which has died, or with us before a restart, are on their way here.
     if (this.now() - this.startedAt < SETTLED_MS) return null;
     let count = 0;
-    for (const r of (await this.everyRouter(input)).values()) {
+    const answers = (await this.options.peers?.(input)) ?? [];
+    for (const r of this.routers.everywhere(input, answers)) {
       if (r.version < input.version || r.outstanding === null) return null;
       count += r.outstanding;
     }
     // Clients that reach the engine past our routers count too.
     return count > 0 ? count : await runningOn(input.url);
-  }
-
-  /** Every router that any instance has heard in the last minute, by its latest report wherever that went. */
-  private async everyRouter(of: DrainedEndpoint): Promise<Map<string, Seen>> {
-    const answers = (await this.options.peers?.(of)) ?? [];
-    const seen = new Map<string, Seen>();
-    const note = (id: string, r: Seen): void => {
-      const known = seen.get(id);
-      if (known === undefined || r.at > known.at) seen.set(id, r);
-    };
-    for (const answer of answers) this.heard(answer);
-    this.forget();
-    const now = this.now();
-    for (const r of this.ownRouters(of)) note(r.id, { ...r, at: now - r.agoMs });
-    const fresh = new Map(answers.map(a => [a.instance, a.routers]));
-    for (const [instance, routers] of this.elsewhere) {
-      const told = fresh.get(instance);
-      for (const [id, r] of routers)
-        note(id, { ...r, outstanding: told?.find(t => t.id === id)?.outstanding ?? null });
-    }
-    return seen;
-  }
-
-  private forget(): void {
-    const before = this.now() - ROUTER_FORGOTTEN_MS;
-    for (const [id, r] of this.routers) if (r.at < before) this.routers.delete(id);
-    for (const [instance, routers] of this.elsewhere) {
-      for (const [id, r] of routers) if (r.at < before) routers.delete(id);
-      if (routers.size === 0) this.elsewhere.delete(instance);
-    }
   }
 
   private change(within: number, signal: AbortSignal): Promise<void> {
@@ -250,11 +168,6 @@ export class RouteHub {
     });
   }
 }
-
-const outstandingOn = (report: RouterReport, of: DrainedEndpoint): number =>
-  report.endpoints
-    .filter(e => e.replica === of.replica && e.fence === of.fence)
-    .reduce((n, e) => n + e.outstanding, 0);
 
 /** The engine's own running count; 0 when it doesn't answer: then it serves nobody. */
 async function runningOn(url: string): Promise<number> {

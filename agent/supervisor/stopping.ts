@@ -45,7 +45,7 @@ export async function killTree(ctx: Context, handle: Handle): Promise<void> {
     // removes the shared memory and semaphores that nobody else knows of once all who had them are gone.
     const isShim = (p: ProcStat) => p.pid === handle.shim?.pid && p.start === handle.shim.start;
     const mayFinish = performance.now() - started < FINISH_MS;
-    for (const p of left) if (!mayFinish || !(isShim(p))) signalProc(p, 'SIGKILL');
+    for (const p of left) if (!mayFinish || !(isShim(p) || isTracker(p))) signalProc(p, 'SIGKILL');
     await pause(wait);
   }
 }

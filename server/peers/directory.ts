@@ -2,7 +2,7 @@
 // registers, and from their own calls, so that a fresh one is known at once. They are asked every 5 s: when one dies,
 // the others know already whose word a drain has to wait for.
 import type { Logger } from '../../lib/log.js';
-import type { PeerAnswer } from '../routes.js';
+import type { PeerAnswer } from '../routers.js';
 import { type PeerCalls, PeerDown } from './calls.js';
 
 const LOOK_MS = 5_000;

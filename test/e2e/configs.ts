@@ -17,7 +17,14 @@ export interface Ports {
   router: number;
 }
 
-export function writeConfigs(dir: string, pki: string, ports: Ports, agent: Record<string, unknown>) {
+/** `agent` and `server` replace top-level keys. */
+export function writeConfigs(
+  dir: string,
+  pki: string,
+  ports: Ports,
+  agent: Record<string, unknown>,
+  server: Record<string, unknown>,
+) {
   const files = {
     server: path.join(dir, 'server.yaml'),
     agent: path.join(dir, 'agent.yaml'),
@@ -33,15 +40,16 @@ export function writeConfigs(dir: string, pki: string, ports: Ports, agent: Reco
     gpu_dir: gpuDir,
   };
   writeFileSync(files.simulation, JSON.stringify(simulation));
-  const server = {
+  const serverConfig = {
     listen: `127.0.0.1:${ports.agent}`,
     http_listen: `127.0.0.1:${ports.http}`,
     tls: tlsFiles(pki, 'server'),
     temporal: { address: `127.0.0.1:${ports.temporal}` },
     secrets_dir: pki,
     state_dir: path.join(dir, 'server'),
+    ...server,
   };
-  writeFileSync(files.server, stringify(server));
+  writeFileSync(files.server, stringify(serverConfig));
   writeFileSync(files.agent, stringify(agentConfig(dir, pki, ports, NODE, agent)));
   const router = {
     listen: `127.0.0.1:${ports.router}`,

@@ -73,6 +73,8 @@ export interface HistoryEvent {
 export interface InstallOptions {
   /** Keys of agent.yaml. */
   agent?: Record<string, unknown>;
+  /** Keys of server.yaml. */
+  server?: Record<string, unknown>;
   /** Parts that the test starts itself. */
   without?: ('agent' | 'router')[];
 }
@@ -90,7 +92,7 @@ export async function install(options: InstallOptions = {}): Promise<Installatio
   await initCa(pki);
   await issueServer(pki, 'server');
   await issueClient(pki, NODE);
-  const files = writeConfigs(dir, pki, ports, options.agent ?? {});
+  const files = writeConfigs(dir, pki, ports, options.agent ?? {}, options.server ?? {});
   const { path: temporalBinary } = await findTemporal();
   const env = { ...process.env, LLMGW_SIMULATE: files.simulation };
   const temporalEnv = { ...process.env, TEMPORAL_ADDRESS: `127.0.0.1:${ports.temporal}` };

@@ -1,7 +1,7 @@
 // Which other instances there are, and what a dead one costs.
 import { expect, test } from 'vitest';
 import { PeerDirectory } from '../../server/peers/directory.js';
-import type { PeerAnswer } from '../../server/routes.js';
+import type { PeerAnswer } from '../../server/routers.js';
 import { recordingLog } from '../stream/support.js';
 
 function directory(registered: Record<string, { peer_addr: string | null }>) {

@@ -2,7 +2,8 @@ import { MockActivityEnvironment } from '@temporalio/testing';
 import { expect, onTestFinished, test, vi } from 'vitest';
 import { controlActivities } from '../../activities/control/index.js';
 import type { Logger } from '../../lib/log.js';
-import { type PeerAnswer, RouteHub } from '../../server/routes.js';
+import type { PeerAnswer } from '../../server/routers.js';
+import { RouteHub } from '../../server/routes.js';
 import { sdkLogger } from '../../server/worker.js';
 import { recordingLog, until } from '../stream/support.js';
 

@@ -106,11 +106,12 @@ describe.runIf(spawnSync('python3', ['-c', '0']).status === 0)('the shared memor
   });
 
   it('that nobody has mapped any more is removed by Python’s own tracker, which is killed last', async () => {
-    const code = `import http.server, multiprocessing, os, signal
+    const code = `import http.server, os, signal
+from multiprocessing import shared_memory
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-lock = multiprocessing.get_context('spawn').Lock()
-print('SEM ' + lock._semlock.name, flush=True)
-del lock
+segment = shared_memory.SharedMemory(create=True, size=4096)
+print('SHM ' + segment.name, flush=True)
+segment.close()
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         body = b'{"data": [{"id": "fake-model"}]}'
@@ -123,8 +124,8 @@ http.server.HTTPServer(('127.0.0.1', int(os.environ['FAKE_PORT'])), Answer).serv
     const order = orderFor(uniqueName());
     await s.launch(order);
     expect(await s.awaitReady(order, () => {}, never)).toMatchObject({ ready: true });
-    const line = (await s.tail(order.replica)).find(l => l.startsWith('SEM /'))!;
-    const file = `/dev/shm/sem.${line.slice('SEM /'.length)}`;
+    const line = (await s.tail(order.replica)).find(l => l.startsWith('SHM '))!;
+    const file = `/dev/shm/${line.slice('SHM '.length)}`;
     made.push(file);
     expect(existsSync(file)).toBe(true);
     await s.stop({ ...order, reason: 'test' });

@@ -107,6 +107,10 @@ const segmentsOf = (pid: number): string[] =>
     .map(mapped => mapped.file)
     .filter(file => /^\/dev\/shm\/(psm_|sem\.mp-)/.test(file));
 
+/** Names of what Python shares memory by, of all programs of this machine. */
+export const sharedMemory = (): string[] =>
+  readdirSync('/dev/shm').filter(name => /^(psm_|sem\.mp-)/.test(name));
+
 /** What a generation has on the machine. */
 export interface Footprint {
   processes: Marked[];
