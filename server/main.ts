@@ -21,6 +21,7 @@ import { FleetClient } from './fleet.js';
 import { httpApp } from './http/app.js';
 import { Janitor } from './janitor.js';
 import { Liveness } from './liveness.js';
+import { tellOrphans } from './orphans.js';
 import { peerAddrOf } from './peers/address.js';
 import { PeerCalls } from './peers/calls.js';
 import { PeerChannels } from './peers/channels.js';
@@ -136,11 +137,13 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
     log,
   });
   const routes = new RouteHub({ pull: watch.table, peers: of => peers.routersOf(of), log });
+  const orphans = { fleet, holds: (id: string) => hub.node(id) !== null, log };
   const peers = new PeerDirectory({
     instance,
     calls,
     registered: async () => (await fleet.ledger()).instances,
     heard: answer => routes.heard(answer),
+    dead: id => void tellOrphans(orphans, id, `its control plane instance ${id} does not answer`),
     log,
   });
   const tellSlots = (...told: Parameters<Hub['tellSlots']>) => hub.tellSlots(...told);
@@ -239,7 +242,10 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   peers.start();
   const again = setInterval(() => void register().catch(() => undefined), TIMING.instanceRegister);
   janitor.start();
-  const sweep = setTimeout(() => void tellSilent(fleet, hub, instance, log), TIMING.heartbeatInterval * 4);
+  const sweep = setTimeout(
+    () => void tellOrphans(orphans, instance, 'not seen since the control plane started'),
+    TIMING.heartbeatInterval * 4,
+  );
   ready = true;
   log.info(
     { instance, agents: config.listen, http: config.http_listen, temporal: config.temporal.address },
@@ -265,27 +271,6 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   proxy.close();
   handlers.close();
   await temporal.close();
-}
-
-/** A control plane that died told nobody of its streams: what it held and nobody holds now is told by the next. */
-async function tellSilent(fleet: FleetClient, hub: Hub, instance: string, log: Logger): Promise<void> {
-  try {
-    for (const row of await fleet.nodes()) {
-      if (row.state !== 'connected' || hub.node(row.node_id) !== null) continue;
-      const node = await fleet.node(row.node_id);
-      if (node.instance !== instance || node.session === null) continue;
-      await fleet.gone(row.node_id, {
-        session: node.session,
-        instance,
-        reason: 'not seen since the control plane started',
-      });
-    }
-  } catch (err) {
-    log.warn(
-      { err: err instanceof Error ? err.message : String(err) },
-      'nodes that are silent since the start could not be told',
-    );
-  }
 }
 
 function hostPort(text: string): { host: string; port: number } {

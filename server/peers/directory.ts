@@ -11,6 +11,8 @@ const LEDGER_EVERY = 6;
 /** One that has been down for long is looked at this seldom: every sixth time. */
 const DOWN_EVERY = 6;
 const DOWN_LOOKS = 12;
+/** So many looks without an answer, and the agents that it had have had the time to come to another instance. */
+const DEAD_LOOKS = 4;
 /** Known from its own calls alone: forgotten when it calls no more. */
 const MET_MS = 120_000;
 
@@ -28,6 +30,8 @@ export interface DirectoryOptions {
   registered: () => Promise<Record<string, { peer_addr: string | null }>>;
   /** What a peer's routers are, after each look. */
   heard: (answer: PeerAnswer) => void;
+  /** A peer hasn't answered for a while; said once for each time. */
+  dead?: (instance: string) => void;
   log: Logger;
 }
 
@@ -130,7 +134,10 @@ export class PeerDirectory {
         })),
       };
     } catch (err) {
-      if (peer !== undefined && peer.failures++ === 0)
+      if (peer === undefined) return null;
+      peer.failures++;
+      if (peer.failures === DEAD_LOOKS) this.opts.dead?.(instance);
+      if (peer.failures === 1)
         log.warn(
           { instance, addr, err: (err as Error).message },
           'another control plane instance does not answer',

@@ -1,5 +1,8 @@
 // Which other instances there are, and what a dead one costs.
 import { expect, test } from 'vitest';
+import type { NodeRow } from '../../contracts/status.js';
+import type { NodeState } from '../../domain/node.js';
+import { tellOrphans } from '../../server/orphans.js';
 import { PeerDirectory } from '../../server/peers/directory.js';
 import type { PeerAnswer } from '../../server/routers.js';
 import { recordingLog } from '../stream/support.js';
@@ -9,6 +12,7 @@ function directory(registered: Record<string, { peer_addr: string | null }>) {
   const asked: string[] = [];
   const heard: PeerAnswer[] = [];
   const down = new Set<string>();
+  const dead: string[] = [];
   const names: Record<string, string> = { 'b:1': 'cp-b', 'c:1': 'cp-c' };
   const peers = new PeerDirectory({
     instance: 'cp-a',
@@ -22,9 +26,10 @@ function directory(registered: Record<string, { peer_addr: string | null }>) {
       },
     },
     heard: answer => void heard.push(answer),
+    dead: id => void dead.push(id),
     log,
   });
-  return { peers, asked, heard, down, names, lines };
+  return { peers, asked, heard, down, dead, names, lines };
 }
 
 test('registered instances are known, those without an address and this one are not, a caller is at once', async () => {
@@ -68,4 +73,47 @@ test('an address where another instance answers is not taken for the registered 
   await peers.look();
   expect(peers.alive()).toEqual([]);
   expect(heard).toEqual([]);
+});
+
+test('a dead instance is told once, when its agents have had the time to come elsewhere, and again the next time', async () => {
+  const { peers, down, dead } = directory({ 'cp-b': { peer_addr: 'b:1' } });
+  await peers.look();
+  down.add('b:1');
+  for (let i = 0; i < 3; i++) await peers.look();
+  expect(dead).toEqual([]);
+  for (let i = 0; i < 5; i++) await peers.look();
+  expect(dead).toEqual(['cp-b']);
+  down.clear();
+  await peers.look();
+  down.add('b:1');
+  for (let i = 0; i < 4; i++) await peers.look();
+  expect(dead).toEqual(['cp-b', 'cp-b']);
+});
+
+test('the nodes that only a dead instance had are told as gone, the ones that came to another are not', async () => {
+  const { log } = recordingLog();
+  const told: [string, unknown][] = [];
+  const state = (instance: string, session: number | null) => ({ instance, session }) as NodeState;
+  const nodes: Record<string, NodeState> = {
+    dead: state('cp-b', 7),
+    here: state('cp-b', 8),
+    moved: state('cp-c', 9),
+    never: state('cp-b', null),
+  };
+  const row = (node_id: string, connected = true) =>
+    ({ node_id, state: connected ? 'connected' : 'silent' }) as NodeRow;
+  await tellOrphans(
+    {
+      fleet: {
+        nodes: async () => [...Object.keys(nodes).map(id => row(id)), row('silent', false)],
+        node: async id => nodes[id]!,
+        gone: async (id, msg) => void told.push([id, msg]),
+      },
+      holds: id => id === 'here',
+      log,
+    },
+    'cp-b',
+    'it does not answer',
+  );
+  expect(told).toEqual([['dead', { session: 7, instance: 'cp-b', reason: 'it does not answer' }]]);
 });
