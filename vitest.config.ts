@@ -11,7 +11,7 @@ export default defineConfig({
           setupFiles: ['test/setup.ts'],
           expect: { poll: { timeout: 15_000 } },
           include: ['test/**/*.test.ts'],
-          exclude: ['test/e2e/**'],
+          exclude: ['test/e2e/**', 'test/vllm/**'],
           testTimeout: 30_000,
           hookTimeout: 60_000,
         },

@@ -70,6 +70,13 @@ function dieAt(point: FaultPoint, node: Node, order: MemberOrder | AdoptOrder) {
 const engines = (node: Node): number[] =>
   treePids(node.workDir).filter(pid => /^(node|MainThread)/.test(readStat(pid)?.comm ?? ''));
 
+/** Its pid is on disk before the shell that has it becomes the engine. */
+const oneEngine = (node: Node): Promise<number[]> =>
+  until(() => {
+    const found = engines(node);
+    return found.length === 1 && found;
+  });
+
 describe('an agent killed', () => {
   for (const point of ['before_handle', 'after_spawning_handle', 'after_fork', 'after_pid'] as const) {
     it(`${point.replaceAll('_', ' ')} leaves one engine at most, and the next agent ends up with exactly one`, async () => {
@@ -94,7 +101,7 @@ describe('an agent killed', () => {
     const order = orderFor(uniqueName());
     dieAt('after_fork', node, order);
     const s = await node.supervisor();
-    expect(engines(node)).toHaveLength(1);
+    await oneEngine(node);
     expect(await s.stop({ ...order, reason: 'test' })).toMatchObject({ proof: 'strong' });
     expect(treePids(node.workDir)).toEqual([]);
   });
@@ -114,7 +121,7 @@ describe('an agent killed while it adopts', () => {
     const node = makeNode();
     const first = orderFor(uniqueName());
     dieAt('after_fork', node, first);
-    const [pid] = engines(node);
+    const [pid] = await oneEngine(node);
     const order = { ...first, generation: 7 };
     const s = await node.supervisor();
     expect(await s.adopt({ ...order, process: null })).toMatchObject({ pid, adopted: true });
@@ -263,10 +270,7 @@ it('an agent that is killed takes no engine with it', async () => {
     [path.join(out, 'test/fakes/supervisor-child.js'), node.workDir, JSON.stringify(order), 'never'],
     { env: { ...process.env, TEST_FAKE_ENGINE: path.join(root, 'test/fakes/engine.mjs') }, detached: true },
   );
-  const [pid] = await until(() => {
-    const found = engines(node);
-    return found.length === 1 && found;
-  });
+  const [pid] = await oneEngine(node);
   const gone = new Promise(resolve => child.once('exit', resolve));
   process.kill(-child.pid!, 'SIGKILL');
   await gone;
@@ -297,10 +301,7 @@ it('supervision-05: an agent that is killed takes no line of a log with it, nor 
     { env: { ...process.env, TEST_FAKE_ENGINE: engine }, detached: true },
   );
   const runDir = path.dirname(handleFile(node, order));
-  const [pid] = await until(() => {
-    const found = engines(node);
-    return found.length === 1 && found;
-  });
+  const [pid] = await oneEngine(node);
   const lines = () => tailLines(runDir, 10_000).flatMap(line => /^LINE (\d+)\.$/.exec(line)?.[1] ?? []);
   await until(() => lines().length > 3);
   const gone = new Promise(resolve => child.once('exit', resolve));

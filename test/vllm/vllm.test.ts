@@ -101,6 +101,13 @@ describe.skipIf(VLLM === null)('a real vLLM', () => {
     });
     expect(ready.last_failure).toMatchObject({ class: 'retry', code: 'ENGINE_HUNG' });
     expect(ready.last_failure!.sentence).toContain(`pid ${core}`);
+    // Its SIGTERM waits for the stream, and the stream for the core.
+    expect(
+      at.agent
+        .process()
+        .records()
+        .findLast(r => r.msg === 'engine ended')?.signal,
+    ).toBe('SIGKILL');
     console.log(`  the stream: ${await stream.ended}`);
   });
 
@@ -109,12 +116,22 @@ describe.skipIf(VLLM === null)('a real vLLM', () => {
     expect(ready.last_failure).toMatchObject({ class: 'retry', code: 'ENGINE_HUNG' });
   });
 
-  it('ends when it is cancelled with a stream open, which its SIGTERM never does, and leaves nothing', async () => {
+  it('ends when it is cancelled with a stream open, whether or not its SIGTERM ever ends it, and leaves nothing', async () => {
     const stream = await openStream(at);
     const begun = performance.now();
     expect(await at.ctl('replica', 'stop', 'real')).toMatchObject({ code: 0 });
     expect((await at.closed('real')).status).toBe('CANCELED');
     console.log(`cancelled: closed after ${seconds(begun)}; the stream: ${await stream.ended}`);
+    console.log(`  ${JSON.stringify(stream.text().slice(-200))}`);
+    // Whether by itself, its stream having been ended first, or by SIGKILL after stop_timeout.
+    console.log(
+      `  ${
+        at.agent
+          .process()
+          .records()
+          .findLast(r => r.msg === 'engine ended')?.signal ?? 'exited'
+      }`,
+    );
     expect(left(at, now)).toEqual([]);
     expect(sharedMemory().filter(name => !before.includes(name))).toEqual([]);
   });
