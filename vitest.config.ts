@@ -11,7 +11,7 @@ export default defineConfig({
           setupFiles: ['test/setup.ts'],
           expect: { poll: { timeout: 15_000 } },
           include: ['test/**/*.test.ts'],
-          exclude: ['test/e2e/**', 'test/vllm/**'],
+          exclude: ['test/e2e/**', 'test/fault/**', 'test/vllm/**'],
           testTimeout: 30_000,
           hookTimeout: 60_000,
         },
@@ -20,7 +20,7 @@ export default defineConfig({
         test: {
           // Each file runs a whole installation, so one at a time, after everything else.
           name: 'e2e',
-          include: ['test/e2e/**/*.test.ts'],
+          include: ['test/e2e/**/*.test.ts', 'test/fault/**/*.test.ts'],
           globalSetup: 'test/e2e/setup.mjs',
           setupFiles: ['test/setup.ts'],
           expect: { poll: { timeout: 15_000 } },

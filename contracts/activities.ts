@@ -128,8 +128,8 @@ export interface SilentVerdict {
 
 /** Activities of any control plane instance (queue `llmgw`). */
 export interface PlanActivities {
-  /** Open runs of replicas and nodes, by visibility. */
-  survey(): Promise<Survey>;
+  /** Open runs of replicas and nodes, by visibility, a page at a time: no payload passes 64 KiB (INV-11). */
+  survey(input: { page: string | null }): Promise<Survey & { next: string | null }>;
   /**
    * Watches the data plane of a silent node, from routers' reports and by connecting to its endpoints, and ends when what
    * is `believed` is no longer true, or after `for_ms` with `unchanged`.

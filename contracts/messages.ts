@@ -100,6 +100,8 @@ export interface AssertMsg {
   why: string;
   /** As it was last published; null: not in the table. */
   endpoint: Endpoint | null;
+  /** Nodes of members that it was told are lost: a ledger that began anew has told nobody, and owes it the `back`. */
+  lost?: string[];
 }
 
 export type LedgerMsg = ReserveMsg | ReleaseMsg | RenewMsg | EndpointMsg | AssertMsg;
@@ -172,7 +174,7 @@ export interface NodeFacts {
 /** What Temporal says of the latest run of a replica's id that holds something and isn't open (INV-5: positive knowledge). */
 export interface ClosedMsg {
   /** One sweep: judged as one, so that a sweep which would stop too much stops nothing. */
-  closed: { replica: string; first_run_id: string; status: string; closed_at: number }[];
+  closed: { replica: string; first_run_id: string; status: string; closed_at: number; started_at?: number }[];
 }
 
 /** Open runs, by visibility: what a ledger that begins anew must hear of before it grants. */
@@ -191,6 +193,8 @@ export interface Holders {
   rebuilding: string | null;
   instances: string[];
   nodes: string[];
+  /** Of these, the ones whose stream isn't heard, as far as the ledger knows. */
+  quiet?: string[];
   engines: number;
   grants: { replica: string; fence: number; run_id: string; first_run_id: string; nodes: string[] }[];
 }

@@ -111,10 +111,17 @@ export const SIGNALS = {
       members: Slots,
       why: z.string(),
       endpoint: Endpoint.loose().nullable(),
+      lost: z.array(name).optional(),
     }),
     closed: z.looseObject({
       closed: z.array(
-        z.looseObject({ replica: name, first_run_id: name, status: name, closed_at: z.number() }),
+        z.looseObject({
+          replica: name,
+          first_run_id: name,
+          status: name,
+          closed_at: z.number(),
+          started_at: z.number().optional(),
+        }),
       ),
     }),
     rebuild: z.looseObject({ why: text }),

@@ -44,7 +44,9 @@ export const TIMING = {
   janitorSweep: 30_000,
   /** A lost node counts against the brake for this long: what is gone for good must not hold up the rest for ever. */
   brakeForgets: 3_600_000,
-  /** Continue-as-new below Temporal's limits: 10,240 events warn, 10,000 signals a run are the end. */
+  /** Continue-as-new below Temporal's limits: 10,240 events or 10 MB warn, 10,000 signals or 50 MB a run are the end. */
   maxEvents: 4_000,
   maxSignals: 1_500,
+  /** Bytes. A node's hello may have 40 KB, and 1,500 of those are more than a run may have. */
+  maxHistoryBytes: 8_000_000,
 } as const;

@@ -41,9 +41,9 @@ function agentConfig({ paths, ports, pki, hardware }: ConfigInput) {
     server: `https://${HOST}:${ports.agent}`,
     tls: pki.agent,
     mgmt_addr: HOST,
-    // The server starts at the same moment, and nobody else dials it.
+    // The server starts at the same moment, and nobody else dials it: a wait of a second would show in every start.
     reconnect_base: '100ms',
-    reconnect_max: '1s',
+    reconnect_max: '250ms',
     secrets_dir: paths.secrets,
     engines: { vllm: { bin: hardware.simulated ? STANDIN_VLLM : hardware.vllm } },
     supervisor: { work_dir: paths.agentWork },

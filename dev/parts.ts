@@ -53,6 +53,7 @@ export function makeParts(input: PartsInput): { parts: Parts; agentEnv: NodeJS.P
       onProcess: who => input.onProcess(name, who),
     });
   const main = (name: string, config: string) => [process.execPath, MAIN, name, '--config', config];
+  const serverReady = () => answersOk(`http://127.0.0.1:${ports.http}/readyz`);
   const parts: Parts = {
     temporal: part(
       'temporal',
@@ -60,14 +61,13 @@ export function makeParts(input: PartsInput): { parts: Parts; agentEnv: NodeJS.P
       temporalEnv(process.env),
       () => accepts(ports.temporal),
     ),
-    server: part('server', main('server', paths.serverConfig), process.env, () =>
-      answersOk(`http://127.0.0.1:${ports.http}/readyz`),
-    ),
+    server: part('server', main('server', paths.serverConfig), process.env, serverReady),
     agent: part(
       'agent',
       main('agent', paths.agentConfig),
       agentEnv,
-      async () => (await connectedGpus(ports.http, NODE_ID)) !== null,
+      // Not before the server is ready: until then its answer would be a query that no worker takes.
+      async () => (await serverReady()) && (await connectedGpus(ports.http, NODE_ID)) !== null,
     ),
     router: part('router', main('router', paths.routerConfig), process.env, () =>
       answersOk(`http://127.0.0.1:${ports.router}/readyz`),

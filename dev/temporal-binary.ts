@@ -1,13 +1,13 @@
 // Finds the `temporal` binary (CLI with the dev server in it) where nothing is installed. In this order:
 // LLMGW_TEMPORAL_BIN, PATH, the project's cache, the SDK's download, a build with Go. The last two fill the cache.
+import { execFile } from 'node:child_process';
 import { accessSync, constants, mkdirSync, statSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import { execa } from 'execa';
 import { Fault } from '../lib/fault.js';
 import { waitForLock } from '../lib/lock.mjs';
 import { stderrOut } from '../lib/progress.mjs';
-import { buildWithGo, downloadWithSdk, type Installer } from './temporal-install.js';
+import type { Installer } from './temporal-install.js';
 
 /** Newer tags hold a `replace` in go.mod and can't be built by `go install`. */
 export const TEMPORAL_VERSION = 'v1.5.1';
@@ -55,7 +55,7 @@ export async function findTemporal(options: FindOptions = {}): Promise<FoundTemp
   try {
     if (isExecutable(cached)) return { path: cached, source: 'cache' };
     const tried: string[] = [];
-    for (const install of options.installers ?? [downloadWithSdk, buildWithGo]) {
+    for (const install of options.installers ?? (await allInstallers())) {
       const outcome = await install({ dir, target: cached, version: TEMPORAL_VERSION, env, say });
       if (outcome.done) return { path: cached, source: outcome.how };
       tried.push(outcome.why);
@@ -69,18 +69,21 @@ export async function findTemporal(options: FindOptions = {}): Promise<FoundTemp
   }
 }
 
+/** Loaded only where it is needed: its packages cost a quarter of a second of every start. */
+async function allInstallers(): Promise<Installer[]> {
+  const { buildWithGo, downloadWithSdk } = await import('./temporal-install.js');
+  return [downloadWithSdk, buildWithGo];
+}
+
 async function findOnPath(env: NodeJS.ProcessEnv): Promise<string | null> {
   for (const dir of (env.PATH ?? '').split(path.delimiter)) {
     const file = path.join(dir, 'temporal');
     if (!path.isAbsolute(file) || !isExecutable(file)) continue;
     // Other programs bear this name too.
-    const { stdout } = await execa(file, ['--version'], {
-      reject: false,
-      timeout: 10_000,
-      env,
-      extendEnv: false,
-    });
-    if (/^temporal version /m.test(stdout ?? '')) return file;
+    const stdout = await new Promise<string>(resolve =>
+      execFile(file, ['--version'], { timeout: 10_000, env }, (_error, out) => resolve(out)),
+    );
+    if (/^temporal version /m.test(stdout)) return file;
   }
   return null;
 }

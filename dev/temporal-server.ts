@@ -41,6 +41,9 @@ export function temporalCommand(binary: string, ports: DevPorts, dbFile: string)
     // Bounds the long polls of a namespace; 1,200 by default, one for each agent and several for each control plane.
     '--dynamic-config-value',
     'frontend.namespaceCount=10000',
+    // Queries of one workflow that may wait for its pending task; 1 by default, and everybody asks the ledger at a start.
+    '--dynamic-config-value',
+    'history.MaxBufferedQueryCount=100',
   ];
 }
 

@@ -82,7 +82,11 @@ function refused(nodes: Candidate[], refusals: (Refusal & { node: string })[]): 
       refusals: [],
     };
   const groups = new Map<string, string[]>();
-  for (const r of refusals) groups.set(r.reason, [...(groups.get(r.reason) ?? []), r.node]);
+  for (const r of refusals) {
+    const at = groups.get(r.reason);
+    if (at === undefined) groups.set(r.reason, [r.node]);
+    else at.push(r.node);
+  }
   const inScope = refusals.filter(r => r.kind !== 'scope');
   const list = [...groups]
     .map(([reason, at]) => ({ reason, nodes: at }))

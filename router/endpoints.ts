@@ -76,6 +76,8 @@ export class Endpoints {
     const wasDraining = new Set([...this.byKey.values()].filter(e => e.draining).map(e => e.key));
     const seen = new Set<string>();
     for (const spec of specs) {
+      // A node's word that is no address: the others are served all the same.
+      if (!URL.canParse(spec.url)) continue;
       const key = endpointKey(spec);
       seen.add(key);
       const known = this.byKey.get(key);

@@ -12,11 +12,19 @@ export interface TableTimes {
   silence: number;
   backoffBase: number;
   backoffMax: number;
+  /** The same while there is no table at all: nobody is served until it comes. */
+  backoffMaxEmpty: number;
   /** An instance whose table was read from the ledger longer ago than this, ms, can't tell that it went back. */
   lag: number;
 }
 
-export const TABLE_TIMES: TableTimes = { silence: 15_000, backoffBase: 100, backoffMax: 5_000, lag: 30_000 };
+export const TABLE_TIMES: TableTimes = {
+  silence: 15_000,
+  backoffBase: 100,
+  backoffMax: 5_000,
+  backoffMaxEmpty: 250,
+  lag: 30_000,
+};
 
 export interface TableOptions {
   control: ControlPlane;
@@ -94,7 +102,9 @@ export class TableWatch {
           );
         this.connected = false;
       }
-      const longest = Math.min(this.times.backoffMax, this.times.backoffBase * 2 ** Math.min(failures++, 16));
+      const { backoffBase, backoffMax, backoffMaxEmpty } = this.times;
+      const most = this.current === null ? backoffMaxEmpty : backoffMax;
+      const longest = Math.min(most, backoffBase * 2 ** Math.min(failures++, 16));
       await sleep(longest * (0.5 + Math.random() / 2), undefined, { signal }).catch(() => {});
     }
   }

@@ -17,6 +17,8 @@ export interface AgentsOptions {
   peerAddr: string | null;
   /** The other instances. */
   peers?: Pick<PeerCalls, 'live' | 'superseded'>;
+  /** Whether there are any. */
+  others?: () => boolean;
   /** The numbering of its GPUs as of a hello that was said again, for the agent. */
   tellSlots?: (nodeId: string, session: number, slots: Record<number, string>) => void;
   /** Of server.yaml's liveness; default: TIMING's. */
@@ -33,6 +35,8 @@ const MAX_UNTOLD = 32;
 export interface AgentHandlers extends StreamHandlers {
   /** Nodes whose live session is here. */
   nodes(): string[];
+  /** A node that is heard here counts as silent: the workflow hears of its heartbeats now, and not in ten minutes. */
+  tellHeard(nodeId: string): Promise<void>;
   /** Says the node's hello once more, as of its last heartbeat; nothing for a node that isn't here any more. */
   helloAgain(nodeId: string): Promise<void>;
   close(): void;
@@ -51,6 +55,7 @@ export function agentHandlers({
   instance,
   peerAddr,
   peers,
+  others,
   tellSlots,
   log,
   retryMs,
@@ -88,6 +93,9 @@ export function agentHandlers({
 
   return {
     async hello(node) {
+      // Before its hello is told: the ledger would believe a clone that the other machine's engines are gone.
+      const clone = await alreadyElsewhere(node);
+      if (clone !== null) return { highestSession: 0, slots: {}, duplicate: clone };
       const info = await fleet.hello(node.nodeId, helloOf(node, said));
       const highestSession = info.highest_session > node.session ? info.highest_session : 0;
       const duplicate = highestSession === 0 ? await tellPrevious(node, info.previous ?? null) : null;
@@ -158,11 +166,42 @@ export function agentHandlers({
       // A node workflow that began anew has numbered the GPUs anew.
       if (heard.get(nodeId)?.session === h.session) tellSlots?.(nodeId, h.session, slotsOf(info));
     },
+    async tellHeard(nodeId) {
+      const h = heard.get(nodeId);
+      if (h === undefined) return;
+      await fleet.digest(nodeId, { session: h.session, instance, heartbeats: h.heartbeats });
+      h.heartbeats = 0;
+    },
     close() {
       clearInterval(timer);
       deliveries.close();
     },
   };
+
+  /** The sentence that refuses a second machine under a name that heartbeats at another instance; null: take it. */
+  async function alreadyElsewhere(node: HelloNode): Promise<string | null> {
+    if (peers === undefined || others?.() !== true) return null;
+    // A node without a workflow, or a ledger that doesn't answer, keeps nobody out.
+    const held = await fleet.node(node.nodeId).catch(() => null);
+    if (held === null || held.peer_addr === null || held.instance === instance) return null;
+    if (held.boot_id === null || held.boot_id === node.bootId) return null;
+    return twoMachines(node, { instance: held.instance ?? '', addr: held.peer_addr });
+  }
+
+  async function twoMachines(
+    node: HelloNode,
+    at: { instance: string; addr: string },
+  ): Promise<string | null> {
+    const live = await peers?.live(at.addr, { node_ids: [node.nodeId] }).catch(() => null);
+    const present = live?.nodes.find(n => n.node_id === node.nodeId && !n.silent);
+    if (present === undefined || present.boot_id === node.bootId) return null;
+    const duplicate =
+      `"${node.nodeId}" is already connected from ${present.address} (boot ${present.boot_id}) to the instance ${at.instance} and heartbeats; ` +
+      `this agent at ${node.peerAddress} has boot ${node.bootId}: two machines have the same node_id.`;
+    const over = { node_id: node.nodeId, by_session: node.session, duplicate };
+    quietly('a second machine under one name', peers!.superseded(at.addr, over));
+    return duplicate;
+  }
 
   /**
    * The instance that held the node until now may have a half-open stream of it and hears that it is over. Another boot
@@ -175,15 +214,8 @@ export function agentHandlers({
       return null;
     const over = { node_id: node.nodeId, by_session: node.session };
     if (previous.boot_id !== null && previous.boot_id !== node.bootId) {
-      const live = await peers.live(addr, { node_ids: [node.nodeId] }).catch(() => null);
-      const present = live?.nodes.find(n => n.node_id === node.nodeId && !n.silent);
-      if (present !== undefined && present.boot_id !== node.bootId) {
-        const duplicate =
-          `"${node.nodeId}" is already connected from ${present.address} (boot ${present.boot_id}) to the instance ${previous.instance} and heartbeats; ` +
-          `this agent at ${node.peerAddress} has boot ${node.bootId}: two machines have the same node_id.`;
-        quietly('a second machine under one name', peers.superseded(addr, { ...over, duplicate }));
-        return duplicate;
-      }
+      const duplicate = await twoMachines(node, { instance: previous.instance, addr });
+      if (duplicate !== null) return duplicate;
     }
     void peers
       .superseded(addr, over)

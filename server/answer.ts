@@ -1,4 +1,5 @@
 // Calls to Temporal whose answer an operator waits for: bounded, and told in words when the answer doesn't come.
+import { randomUUID } from 'node:crypto';
 import {
   ApplicationFailure,
   type Client,
@@ -41,6 +42,18 @@ export async function answered<T>(client: Client, asked: Asked, call: () => Prom
   }
 }
 
+const AGAIN_MS = 50;
+
+/**
+ * The task that the update came with was dropped: a signal arrived while the workflow continued as new. It wasn't taken,
+ * and asking again is what there is to do.
+ */
+const isNotTaken = (err: unknown): boolean => {
+  const cause = (err as { cause?: { code?: unknown; details?: unknown } } | null)?.cause;
+  // gRPC's FAILED_PRECONDITION.
+  return cause?.code === 9 && String(cause.details).includes('workflow task failure');
+};
+
 /** A workflow's update; its refusal comes as the catalogued error that it is. Throws WorkflowNotFoundError too. */
 export async function updated<T>(
   client: Client,
@@ -50,11 +63,21 @@ export async function updated<T>(
   within?: number,
 ): Promise<T> {
   // The SDK knows the arguments' types only from a definition that the control plane doesn't load.
-  const options = { args } as { args: [unknown] };
+  const options = { args, updateId: randomUUID() } as { args: [unknown]; updateId: string };
+  const end = Date.now() + (within ?? ANSWER_MS);
+  const ask = (): Promise<T> =>
+    client.workflow.getHandle(workflowId).executeUpdate<T, [unknown]>(update, options);
   try {
-    return await answered(client, { what: workflowId, workflowId, within }, () =>
-      client.workflow.getHandle(workflowId).executeUpdate<T, [unknown]>(update, options),
-    );
+    return await answered(client, { what: workflowId, workflowId, within, end }, async () => {
+      for (;;) {
+        try {
+          return await ask();
+        } catch (err) {
+          if (!isNotTaken(err) || Date.now() > end) throw err;
+          await new Promise(resolve => setTimeout(resolve, AGAIN_MS));
+        }
+      }
+    });
   } catch (err) {
     if (err instanceof WorkflowUpdateFailedError && err.cause instanceof ApplicationFailure) {
       const code = err.cause.type;

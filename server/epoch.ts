@@ -35,6 +35,8 @@ export interface LedgerWatchOptions {
     nodes(): string[];
     /** The node's hello as of its last heartbeat, under its present session. */
     helloAgain(nodeId: string): Promise<void>;
+    /** Its heartbeats arrive here. */
+    tellHeard(nodeId: string): Promise<void>;
   };
   /** The node's workflow is open. */
   nodeIsOpen(nodeId: string): Promise<boolean>;
@@ -81,6 +83,9 @@ export class LedgerWatch {
     const nodes = this.o.agents.nodes();
     for (const id of this.saidAt.keys()) if (!nodes.includes(id)) this.saidAt.delete(id);
     const now = this.now();
+    // Another instance that can't reach this one told that they are gone.
+    for (const id of holders.quiet ?? [])
+      if (nodes.includes(id)) await this.o.agents.tellHeard(id).catch(() => undefined);
     let checks = CHECKS;
     for (const id of nodes) {
       const lately = now - (this.saidAt.get(id) ?? Number.NEGATIVE_INFINITY) < AGAIN_MS;

@@ -19,6 +19,7 @@ import type {
 } from '../contracts/messages.js';
 import type { LedgerRoutes } from '../contracts/routes.js';
 import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
+import { type PackedLedger, unpackLedger } from '../domain/ledger/pack.js';
 import type { LedgerState } from '../domain/ledger/state.js';
 import type { NodeState } from '../domain/node-state.js';
 import { updated } from './answer.js';
@@ -28,14 +29,25 @@ const TASK_TIMEOUT = '5s';
 
 /** A query without a worker hangs for as long as it may: an operator waits 3 s at most. */
 export const QUERY_MS = 3_000;
+/**
+ * A Hello is worth waiting for: after a kill -9 its node's task is offered to the dead worker first (worker.ts), and an
+ * agent that is refused comes back after a back-off. Below the stream's own limit for a Hello (8 s).
+ */
+const HELLO_MS = 6_000;
 /** A signal needs no worker, only Temporal itself. */
 const SIGNAL_MS = 10_000;
 
 export class FleetClient {
   /** Made at the first query: it refuses those of closed runs. */
   private open: WorkflowClient | null = null;
+  private polling: Promise<unknown> = Promise.resolve();
 
   constructor(readonly client: Client) {}
+
+  /** This instance's workers start: a query that is asked before they poll may find none, and would use up its time. */
+  holdQueries(until: Promise<unknown>): void {
+    this.polling = until.catch(() => undefined);
+  }
 
   /** Starts the ledger if it isn't there, and registers this instance with it. */
   register = (msg: InstanceMsg): Promise<void> => this.signalLedger('instance', msg);
@@ -51,7 +63,7 @@ export class FleetClient {
         signalArgs: [hello],
       }),
     );
-    return this.welcome(nodeId);
+    return this.query<WelcomeInfo>(nodeWorkflowId(nodeId), 'welcome', HELLO_MS);
   }
 
   /** A query sees every signal that was accepted before it. */
@@ -91,7 +103,7 @@ export class FleetClient {
 
   routes = (): Promise<LedgerRoutes> => this.query(FLEET_ID, 'routes');
   nodes = (): Promise<NodeRow[]> => this.query(FLEET_ID, 'nodes');
-  ledger = (): Promise<LedgerState> => this.query(FLEET_ID, 'ledger');
+  ledger = async (): Promise<LedgerState> => unpackLedger(await this.query<PackedLedger>(FLEET_ID, 'ledger'));
   holders = (): Promise<Holders> => this.query(FLEET_ID, 'holders');
   status = (): Promise<FleetStatus> => this.query(FLEET_ID, 'status');
   node = (nodeId: string): Promise<NodeState> => this.query(nodeWorkflowId(nodeId), 'status');
@@ -122,6 +134,7 @@ export class FleetClient {
    * died, is sometimes never answered, while the same one a moment later is answered in milliseconds.
    */
   async query<T>(workflowId: string, type: string, within: number = QUERY_MS): Promise<T> {
+    await this.polling;
     const end = Date.now() + within;
     const ask = (until: number): Promise<T> =>
       this.client.connection.withDeadline(until, () => this.queriesOf(workflowId).query<T>(type));

@@ -184,5 +184,11 @@ const keyOf = (e: Entry): string => `${e.replica}/${e.first_run_id}/${e.status}/
 function entryOf(replica: string, run: LatestRun): Entry | null {
   const status = ENDED[run.status];
   if (status === undefined || run.closedAt === null || run.firstRunId === '') return null;
-  return { replica, first_run_id: run.firstRunId, status, closed_at: run.closedAt };
+  return {
+    replica,
+    first_run_id: run.firstRunId,
+    status,
+    closed_at: run.closedAt,
+    started_at: run.startedAt,
+  };
 }

@@ -81,7 +81,7 @@ export class Liveness {
       senses.tick();
       const now = clock.now();
       const { since, blind, heard } = senses.sense(node_id);
-      const answer = probe.look(now);
+      const answer = probe.look();
       if (answer !== null && believed !== 'unsupervised') return { verdict: 'serving', evidence: answer };
       const cannot = blind ?? probe.blind;
       if (answer !== null || heard || cannot !== null) darkSince = now;
@@ -96,6 +96,8 @@ export class Liveness {
       if (dark && believed !== 'lost' && this.hearsOn(node_id, darkSince + lostAfterMs))
         return { verdict: 'dark', evidence: this.evidenceOfDark(node_id, probe.endpoints) };
       if (now >= end) return { verdict: 'unchanged', evidence: cannot ?? `it is ${believed} as before` };
+      // After the judgement: where every look begins a round, one would always be under way.
+      probe.begin(now);
       await clock.sleep(TICK_MS, signal);
     }
   }
@@ -134,15 +136,20 @@ class Probe {
   ) {}
 
   /** Who has answered since the last look; null: nobody. */
-  look(now: number): string | null {
+  look(): string | null {
     const endpoints = this.plane.endpointsOf(this.node);
     this.blind = endpoints === null ? 'this control plane has no route table yet' : null;
     if (endpoints === null) return null;
     this.endpoints = endpoints.length;
-    if (!this.probing && now >= this.next) void this.round(endpoints);
     const answer = this.served(endpoints) ?? this.answer;
     this.answer = null;
     return answer;
+  }
+
+  /** The next round of connections, when it is due. */
+  begin(now: number): void {
+    const endpoints = this.plane.endpointsOf(this.node);
+    if (endpoints !== null && !this.probing && now >= this.next) void this.round(endpoints);
   }
 
   /** Rounds since then that nobody answered; 0 while one is under way, which may be answered yet. */

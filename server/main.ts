@@ -123,7 +123,11 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
     register,
     rebuild: fleet.rebuild,
     start: runs.start,
-    agents: { nodes: () => handlers.nodes(), helloAgain: id => handlers.helloAgain(id) },
+    agents: {
+      nodes: () => handlers.nodes(),
+      helloAgain: id => handlers.helloAgain(id),
+      tellHeard: id => handlers.tellHeard(id),
+    },
     nodeIsOpen: runs.nodeIsOpen,
     log,
   });
@@ -152,6 +156,7 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
     instance,
     peerAddr,
     peers: calls,
+    others: () => peers.alive().length > 0,
     tellSlots,
     missedHeartbeats: config.liveness.missed_heartbeats,
     log,
@@ -208,19 +213,23 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
   // The addresses first: one that is taken is said before anything runs.
   const httpAt = hostPort(config.http_listen);
   await http.listen({ host: httpAt.host, port: httpAt.port });
+  const starting = startWorkers({
+    native: temporal.native,
+    namespace: config.temporal.namespace,
+    instance,
+    ports: { refreshRoutes: () => routes.refresh(), awaitDrained: routes.awaitDrained },
+    plan: {
+      ledger: () => fleet.ledger(),
+      survey: ({ page }) => survey(temporal.client, page),
+      watchSilent: liveness.watchSilent,
+    },
+    log,
+  });
+  fleet.holdQueries(starting);
+  // Before the agents: a ledger that begins after a node's hello doesn't know of it.
+  await register();
   const [workers, endpoint] = await Promise.all([
-    startWorkers({
-      native: temporal.native,
-      namespace: config.temporal.namespace,
-      instance,
-      ports: { refreshRoutes: () => routes.refresh(), awaitDrained: routes.awaitDrained },
-      plan: {
-        ledger: () => fleet.ledger(),
-        survey: () => survey(temporal.client),
-        watchSilent: liveness.watchSilent,
-      },
-      log,
-    }),
+    starting,
     startAgentEndpoint({
       listen: hostPort(config.listen),
       ...(config.tls === null ? {} : { tls: config.tls }),
@@ -232,10 +241,9 @@ export async function runServer(config: ServerConfig, log: Logger, signal: Abort
         if (http.server instanceof TlsServer) http.server.setSecureContext({ cert, key });
       },
     }),
-    register(),
     keepHistories(temporal.client, config.temporal.namespace, log),
   ]);
-  // Not waited for: a query that meets the ledger's very first task is answered seconds later, and routers ask again.
+  // Not waited for: a ledger that is read later, or being rebuilt, is no reason not to serve; routers ask again.
   void routes.refresh();
   routes.start();
   liveness.start();

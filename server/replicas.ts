@@ -8,6 +8,7 @@ import type { ReplicaStatus } from '../contracts/status.js';
 import type { LiveEngine } from '../proto/codec.js';
 import { ANSWER_MS, answered, updated } from './answer.js';
 import { type FleetClient, QUERY_MS } from './fleet.js';
+import { whyStuck } from './stuck.js';
 
 /** A row of `ctl replicas`; `source: describe` when the workflow itself could not answer. */
 export type ReplicaRow = Pick<ReplicaStatus, 'name' | 'phase' | 'reason' | 'since' | 'generation'> & {
@@ -99,7 +100,10 @@ export class Replicas {
       if (row.closed || err instanceof LlmgwError) return null;
       throw err;
     });
-    if (status === null) return { ...nothingKnown, ...row.row };
+    if (status === null) {
+      const why = row.closed ? null : await whyStuck(this.client, replicaWorkflowId(name));
+      return { ...nothingKnown, ...row.row, ...(why === null ? {} : { reason: why }) };
+    }
     // What a closed workflow answers is how it was when it closed; terminated ones closed in the middle of something.
     if (row.closed)
       return {

@@ -11,7 +11,7 @@ import { type DrainedEndpoint, type PeerAnswer, type RouterSeen, Routers } from 
 const SETTLED_MS = 10_000;
 const ENGINE_ASK_MS = 1_000;
 /** While the ledger is rebuilt, it is asked this often for its table. */
-const REBUILT_MS = 1_000;
+const REBUILT_MS = 250;
 
 export interface RouteHubOptions {
   /** The ledger's table, by query; null: it is rebuilt, and what routers have stays (INV-5). */

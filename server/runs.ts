@@ -20,6 +20,8 @@ export interface LatestRun {
   firstRunId: string;
   status: WorkflowExecutionStatusName;
   closedAt: number | null;
+  /** First run of the chain, as far as it is known: this run's own start. */
+  startedAt: number;
 }
 
 /** How a run began. */
@@ -85,6 +87,7 @@ export class Runs {
         firstRunId: d.raw.workflowExecutionInfo?.firstRunId ?? '',
         status: d.status.name,
         closedAt: d.closeTime?.getTime() ?? null,
+        startedAt: d.startTime.getTime(),
       };
     } catch (err) {
       if (err instanceof WorkflowNotFoundError) return null;

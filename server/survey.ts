@@ -1,31 +1,44 @@
 // Which replicas and nodes have an open workflow, by visibility: what a ledger that begins anew must hear of before it
 // grants (INV-1). Visibility is seconds behind; what started since then asks the ledger itself.
 import type { Client } from '@temporalio/client';
+import { defaultPayloadConverter } from '@temporalio/common';
 import { replicaNameOf } from '../contracts/ids.js';
 import type { Survey } from '../contracts/messages.js';
 
 const OPEN = `ExecutionStatus = 'Running' AND (WorkflowType = 'replica' OR WorkflowType = 'node')`;
-/** Temporal's own bound of a page; the largest fleet that is planned for (10,000 GPUs) is a dozen of them. */
-const PAGE = 1_000;
-const PAGES = 100;
+/** An entry has 210 bytes at most, so a page stays below 64 KiB (INV-11). */
+export const SURVEY_PAGE = 300;
 const WITHIN_MS = 30_000;
 
-export async function survey(client: Client): Promise<Survey> {
+/** One page; `next` is what the following one is asked with, null: it was the last. */
+export async function survey(
+  client: Client,
+  page: string | null = null,
+): Promise<Survey & { next: string | null }> {
   const replicas: Survey['replicas'] = [];
   const nodes: string[] = [];
-  let left = PAGE * PAGES;
-  await client.connection.withDeadline(Date.now() + WITHIN_MS, async () => {
-    for await (const run of client.workflow.list({ query: OPEN, pageSize: PAGE })) {
-      // Half of an answer would let it grant what a replica that was left out holds.
-      if (left-- === 0) throw new Error(`there are more than ${PAGE * PAGES} open replicas and nodes`);
-      const name = run.type === 'replica' ? replicaNameOf(run.workflowId) : null;
-      if (name !== null) replicas.push({ name, run_id: run.runId, node: nodeOf(run.memo) });
-      else if (run.type === 'node' && run.workflowId.startsWith('node/'))
-        nodes.push(run.workflowId.slice('node/'.length));
-    }
-  });
-  return { replicas, nodes };
+  const { executions, nextPageToken } = await client.connection.withDeadline(Date.now() + WITHIN_MS, () =>
+    client.workflowService.listWorkflowExecutions({
+      namespace: client.options.namespace,
+      query: OPEN,
+      pageSize: SURVEY_PAGE,
+      nextPageToken: page === null ? null : Buffer.from(page, 'base64'),
+    }),
+  );
+  for (const run of executions ?? []) {
+    const workflowId = run.execution?.workflowId ?? '';
+    const name = run.type?.name === 'replica' ? replicaNameOf(workflowId) : null;
+    if (name !== null)
+      replicas.push({ name, run_id: run.execution?.runId ?? '', node: nodeOf(run.memo?.fields?.node) });
+    else if (run.type?.name === 'node' && workflowId.startsWith('node/'))
+      nodes.push(workflowId.slice('node/'.length));
+  }
+  const more = nextPageToken != null && nextPageToken.length > 0;
+  return { replicas, nodes, next: more ? Buffer.from(nextPageToken).toString('base64') : null };
 }
 
-const nodeOf = (memo: Record<string, unknown> | undefined): string | null =>
-  typeof memo?.node === 'string' && memo.node !== '' ? memo.node : null;
+function nodeOf(memo: Parameters<typeof defaultPayloadConverter.fromPayload>[0] | null | undefined) {
+  if (memo == null) return null;
+  const node = defaultPayloadConverter.fromPayload<unknown>(memo);
+  return typeof node === 'string' && node !== '' ? node : null;
+}

@@ -1,7 +1,7 @@
 // The control plane's connections to Temporal: a client for signals and queries, a native one for its workers, and the
 // namespace's retention.
 import { readFileSync } from 'node:fs';
-import { Client, Connection } from '@temporalio/client';
+import { Client, Connection, defaultGrpcRetryOptions, makeGrpcRetryInterceptor } from '@temporalio/client';
 import { NativeConnection } from '@temporalio/worker';
 import type { Logger } from '../lib/log.js';
 import type { ServerConfig } from './config.js';
@@ -17,6 +17,13 @@ const RETENTION_DAYS = 30;
 const RETENTION_WARN_DAYS = 7;
 const RETRY_MS = 100;
 const RETRY_MAX_MS = 5_000;
+/**
+ * Temporal keeps one query (history.MaxBufferedQueryCount) of a workflow whose task is pending and refuses the next ones
+ * as a rate limit, for which the SDK waits 1 s and more: a table or a Welcome would come seconds after the task, which
+ * takes milliseconds. Asked again soon, and for as long as the call's own deadline allows.
+ */
+const BUSY_WORKFLOW = /^consistent query buffer is full/;
+const BUSY_RETRY_MS = 100;
 
 /** What upstream connections need, contents and not paths. */
 export function upstreamOf(config: ServerConfig['temporal']) {
@@ -56,6 +63,7 @@ export async function connectTemporal(
       const connection = await Connection.connect({
         ...options,
         connectTimeout: '5s',
+        interceptors: [makeGrpcRetryInterceptor(soonerForQueries())],
         // A proxy named in the environment is for the web: Temporal is dialled directly, as by the native connection.
         channelArgs: { 'grpc.enable_http_proxy': 0 },
       });
@@ -76,6 +84,18 @@ export async function connectTemporal(
       await new Promise(resolve => setTimeout(resolve, wait));
     }
   }
+}
+
+/** The SDK's own retries, but for a query that met a pending task. */
+export function soonerForQueries(
+  random: () => number = Math.random,
+): ReturnType<typeof defaultGrpcRetryOptions> {
+  const { delayFunction, retryableDecider } = defaultGrpcRetryOptions();
+  return {
+    retryableDecider: (attempt, s) => BUSY_WORKFLOW.test(s.details) || retryableDecider(attempt, s),
+    delayFunction: (attempt, s) =>
+      BUSY_WORKFLOW.test(s.details) ? BUSY_RETRY_MS * (0.5 + random()) : delayFunction(attempt, s),
+  };
 }
 
 /** 30 days where we may, a warning below 7: the history is the product's memory. */

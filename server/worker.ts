@@ -16,6 +16,13 @@ import type { Logger } from '../lib/log.js';
 /** Built ahead (npm run build): bundling at start costs seconds and memory. */
 export const BUNDLE = join(import.meta.dirname, '../workflow-bundle.js');
 
+/**
+ * How long one task of a workflow may run. Time on the clock, not of work: the SDK's 5 s pass on a machine that is busy or
+ * was stopped for a while, and a script that is ended then takes the process with it (Node's async hooks don't survive
+ * that). The SDK takes it and doesn't list it among its options.
+ */
+export const ONE_TASK = { isolateExecutionTimeout: '10 minutes' };
+
 export interface WorkersOptions {
   native: NativeConnection;
   namespace: string;
@@ -76,6 +83,7 @@ export async function startWorkers(o: WorkersOptions): Promise<Workers> {
     // A watch a silent node, and each takes a place while it lasts: a hall that goes dark must not keep a plan waiting.
     maxConcurrentActivityTaskExecutions: 5_000,
     maxCachedWorkflows: 500,
+    ...ONE_TASK,
     // After a kill -9 Temporal goes on offering the next task of each workflow to the dead process for this long (10 s by
     // default), and until then no exit is answered. A task that waits longer for a living worker costs one replay.
     stickyQueueScheduleToStartTimeout: '2s',

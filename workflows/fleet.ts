@@ -15,13 +15,14 @@ import type {
   ReleaseMsg,
   RenewMsg,
   ReserveMsg,
+  Survey,
   UnclaimedMsg,
 } from '../contracts/messages.js';
 import type { LedgerRoutes } from '../contracts/routes.js';
 import { SIGNALS, signalFault } from '../contracts/signals.js';
 import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
-import { TIMING } from '../contracts/timing.js';
 import { forgetUnderWay } from '../domain/ledger/holds.js';
+import { type PackedLedger, packLedger, unpackLedger } from '../domain/ledger/pack.js';
 import { emptyLedger, type LedgerState } from '../domain/ledger/state.js';
 import { type LedgerEffect, type LedgerInput, ledgerStep, nextLook } from '../domain/ledger/step.js';
 import {
@@ -33,6 +34,7 @@ import {
   routesOf,
 } from '../domain/ledger/view.js';
 import { activityFault, failure } from './failures.js';
+import { isFull } from './full.js';
 import { pushing, settling, surveying } from './profiles.js';
 
 export const reserve = wf.defineSignal<[ReserveMsg]>('reserve');
@@ -51,12 +53,12 @@ export const forget = wf.defineUpdate<{ result: 'accepted'; reason: string }, [{
 );
 export const routes = wf.defineQuery<LedgerRoutes>('routes');
 export const nodes = wf.defineQuery<NodeRow[]>('nodes');
-export const ledger = wf.defineQuery<LedgerState>('ledger');
+export const ledger = wf.defineQuery<PackedLedger>('ledger');
 export const holders = wf.defineQuery<Holders>('holders');
 export const fleetStatus = wf.defineQuery<FleetStatus>('status');
 
 interface FleetCarry {
-  state: LedgerState;
+  state: PackedLedger;
   /** Replies that were not delivered yet. They are sent again: the replica knows them by their key. */
   replies: { replica: string; reply: LedgerReply }[];
   /** Queues of instances that were being told of the table. */
@@ -66,14 +68,14 @@ interface FleetCarry {
 }
 
 export async function fleet(carry?: FleetCarry): Promise<void> {
-  const { firstExecutionRunId, runStartTime } = wf.workflowInfo();
-  // From its start on, and not from its first task: a hello that comes in between is told to a ledger that is there.
-  const state = carry?.state ?? emptyLedger(firstExecutionRunId, runStartTime.getTime());
-  await new Fleet(carry ?? { state, replies: [], pushes: [], surveying: false }, carry === undefined).run();
+  const { firstExecutionRunId, startTime } = wf.workflowInfo();
+  // From its start on, and not from its first task (which is what the SDK calls runStartTime): a hello that comes in
+  // between is told to a ledger that is there.
+  const state = carry ? unpackLedger(carry.state) : emptyLedger(firstExecutionRunId, startTime.getTime());
+  await new Fleet(state, carry ?? null).run();
 }
 
 class Fleet {
-  private readonly state: LedgerState;
   /** Under way: carried over, because waiting for them would keep a busy ledger from ever continuing as new. */
   private readonly replies: FleetCarry['replies'] = [];
   private readonly pushes: string[] = [];
@@ -83,24 +85,30 @@ class Fleet {
   private shown = '';
 
   constructor(
-    private readonly carried: FleetCarry,
-    fresh: boolean,
+    private readonly state: LedgerState,
+    private readonly carried: Omit<FleetCarry, 'state'> | null,
   ) {
-    this.state = carried.state;
     forgetUnderWay(this.state);
-    if (fresh) this.queue.push({ kind: 'rebuild', why: 'it began anew', since: this.state.began_at });
+    // It may have arrived, though this run wasn't told: from here on only a proof ends such a grant (INV-1).
+    for (const { reply } of carried?.replies ?? []) {
+      const grant = reply.kind === 'granted' ? this.state.grants[reply.fence] : undefined;
+      if (grant !== undefined) grant.delivered = true;
+    }
+    if (carried === null)
+      this.queue.push({ kind: 'rebuild', why: 'it began anew', since: this.state.began_at });
     else this.queue.push({ kind: 'look' });
     this.handlers();
   }
 
   async run(): Promise<never> {
-    for (const r of this.carried.replies) this.reply(r.replica, r.reply);
-    for (const queue of new Set(this.carried.pushes)) this.push(queue, this.state.version);
-    if (this.carried.surveying) this.survey();
+    for (const r of this.carried?.replies ?? []) this.reply(r.replica, r.reply);
+    for (const queue of new Set(this.carried?.pushes)) this.push(queue, this.state.version);
+    if (this.carried?.surveying) this.survey();
     for (;;) {
       await this.wait();
       if (this.queue.length === 0 && this.mayContinue()) {
-        const { state, replies, pushes } = this;
+        const { replies, pushes } = this;
+        const state = packLedger(this.state);
         await wf.continueAsNew<typeof fleet>({ state, replies, pushes, surveying: this.surveys > 0 });
       }
       if (this.queue.length === 0) this.queue.push({ kind: 'look' });
@@ -119,8 +127,7 @@ class Fleet {
   }
 
   private mayContinue(): boolean {
-    const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
-    return full && wf.allHandlersFinished();
+    return isFull(this.signals) && wf.allHandlersFinished();
   }
 
   private apply(effect: LedgerEffect): void {
@@ -173,12 +180,23 @@ class Fleet {
 
   private survey(): void {
     this.surveys++;
-    void surveying('which replicas and nodes are open?')
-      .survey()
+    void this.surveyed()
       .then(survey => this.queue.push({ kind: 'survey', survey }))
       // Retried without end: only cancelling the ledger itself arrives here.
       .catch(() => undefined)
       .finally(() => this.surveys--);
+  }
+
+  private async surveyed(): Promise<Survey> {
+    const all: Survey = { replicas: [], nodes: [] };
+    for (let page: string | null = null, n = 1; ; n++) {
+      const summary = `which replicas and nodes are open?${n === 1 ? '' : ` (page ${n})`}`;
+      const seen: Survey & { next: string | null } = await surveying(summary).survey({ page });
+      all.replicas.push(...seen.replicas);
+      all.nodes.push(...seen.nodes);
+      if (seen.next === null) return all;
+      page = seen.next;
+    }
   }
 
   private askNode(node: string): void {
@@ -245,7 +263,7 @@ class Fleet {
     wf.setHandler(holders, () => holdersOf(this.state, run()));
     wf.setHandler(nodes, () => nodeRows(this.state));
     wf.setHandler(fleetStatus, () => fleetStatusOf(this.state));
-    wf.setHandler(ledger, () => this.state);
+    wf.setHandler(ledger, () => packLedger(this.state));
   }
 
   private operators(): void {
@@ -268,6 +286,8 @@ class Fleet {
       async ({ node, by }) => {
         this.queue.push({ kind: 'forget', node, by });
         await wf.condition(() => this.queue.length === 0);
+        // It came back in the same moment, after the validator had looked.
+        this.refuseInUse(node);
         return { result: 'accepted' as const, reason: `${node} is forgotten` };
       },
       { validator: given => this.refuseForget(given) },
@@ -278,10 +298,14 @@ class Fleet {
   private refuseForget(given: { node: string; by: string }): void {
     if (typeof given?.node !== 'string' || typeof given.by !== 'string')
       throw failure('BAD_REQUEST', 'forget takes {"node": "id", "by": "who"}');
-    const entry = this.state.nodes[given.node];
-    if (entry === undefined) throw failure('NODE_NOT_FOUND', `there is no node ${given.node}`);
-    const { state } = entry.facts;
+    if (this.state.nodes[given.node] === undefined)
+      throw failure('NODE_NOT_FOUND', `there is no node ${given.node}`);
+    this.refuseInUse(given.node);
+  }
+
+  private refuseInUse(node: string): void {
+    const state = this.state.nodes[node]?.facts.state;
     if (state === 'connected' || state === 'unsupervised')
-      throw failure('NODE_IN_USE', `${given.node} is ${state}: a node that answers is not forgotten`);
+      throw failure('NODE_IN_USE', `${node} is ${state}: a node that answers is not forgotten`);
   }
 }

@@ -18,6 +18,7 @@ import { TIMING } from '../contracts/timing.js';
 import { nextLook, nextWatch, nodeStep } from '../domain/node.js';
 import { factsOf, welcome as welcomeOf } from '../domain/node-facts.js';
 import { emptyNode, type NodeEvent, type NodeState, type Watch } from '../domain/node-state.js';
+import { isFull } from './full.js';
 import { watchingSilent } from './profiles.js';
 
 export const hello = wf.defineSignal<[NodeHello]>('hello');
@@ -161,8 +162,7 @@ class Node {
   }
 
   private mayContinue(): boolean {
-    const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
-    return full && wf.allHandlersFinished();
+    return isFull(this.signals) && wf.allHandlersFinished();
   }
 
   /** The latest facts only; a ledger that isn't there is tried again. The next run begins with telling it once more. */

@@ -25,6 +25,10 @@ export class LedgerOutbox {
   /** Queues it; the driver calls flush. */
   put(msg: LedgerMsg): void {
     if (msg.kind === 'release' && msg.withdraw !== null) this.drop(msg.withdraw);
+    // The latest word of what is held counts: an older one that is sent again would only be a wrong one.
+    if (msg.kind === 'assert')
+      for (const m of this.pending.filter(p => p.kind === 'assert'))
+        this.pending.splice(this.pending.indexOf(m), 1);
     // Asked again while it is under way: the one that is here is sent until it is answered.
     if (!this.pending.some(m => m.key === msg.key)) this.pending.push(msg);
   }

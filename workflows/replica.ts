@@ -22,6 +22,7 @@ import {
 import { replicaStep } from '../domain/replica/step.js';
 import { detailsOf, memoOf, statusOf } from '../domain/replica/view.js';
 import { activityFault, failure } from './failures.js';
+import { isFull } from './full.js';
 import { LedgerOutbox } from './outbox.js';
 import { asking, planning } from './profiles.js';
 import { ReplicaOps } from './replica-ops.js';
@@ -146,9 +147,12 @@ class Driver {
    * cancelled: the next run would know nothing of that, and end as failed instead of cancelled.
    */
   private mayContinue(): boolean {
-    const full = wf.workflowInfo().historyLength > TIMING.maxEvents || this.signals > TIMING.maxSignals;
     return (
-      full && !this.state.cancelled && this.ops.idle() && this.queue.length === 0 && wf.allHandlersFinished()
+      isFull(this.signals) &&
+      !this.state.cancelled &&
+      this.ops.idle() &&
+      this.queue.length === 0 &&
+      wf.allHandlersFinished()
     );
   }
 

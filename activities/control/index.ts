@@ -36,7 +36,7 @@ export function planActivities(ports: PlanPorts): PlanActivities {
       const placed = place(shape, candidates(await ports.ledger(), replica), [], null, Date.now());
       return placed.fits ? { fits: true, reason: placed.why } : { fits: false, reason: placed.reason };
     },
-    survey: () => heartbeating(() => ports.survey()),
+    survey: input => heartbeating(() => ports.survey(input)),
     watch_silent: input => heartbeating(signal => ports.watchSilent(input, signal)).catch(orElsewhere),
   };
 }

@@ -10,11 +10,14 @@ export class Backoff {
     private readonly random: () => number = Math.random,
   ) {}
 
-  /** The next wait, ms: between half of the doubled time and all of it. */
-  next(): number {
-    // The exponent is bounded: 2 ** 1024 is Infinity, and an agent may be refused for months.
-    const full = Math.min(this.maxMs, this.baseMs * 2 ** Math.min(this.failures, 30));
-    this.failures += 1;
+  /** The next wait, ms: between half of the doubled time and all of it. `atMost`: it doubles no further than this. */
+  next(atMost = this.maxMs): number {
+    const most = Math.min(this.maxMs, Math.max(atMost, this.baseMs));
+    const doubled = this.baseMs * 2 ** this.failures;
+    const full = Math.min(most, doubled);
+    // Bounded by the longest wait: 2 ** 1024 is Infinity, and an agent may be refused for months. What is waited out at a
+    // lower bound is no reason to wait longer afterwards.
+    if (doubled < most) this.failures += 1;
     return Math.round(full * (0.5 + this.random() / 2));
   }
 

@@ -16,6 +16,11 @@ import type { StreamConfig, StreamSources, Welcomed } from './types.js';
 
 /** Above the control plane's own limit for a Hello (8 s), so that its words arrive. */
 const WELCOME_WITHIN = 10_000;
+/**
+ * Longest wait while nothing listens at the address: such a try costs nobody anything, and a control plane that was
+ * restarted has its fleet back in seconds. One that answers and can't take us is left alone for up to reconnect_max.
+ */
+const ABSENT_MAX = 4_000;
 /** Seldom enough for any peer (gRPC servers want 5 min at most by default); heartbeats judge its silence besides. */
 const PING_MAX = 600_000;
 
@@ -81,7 +86,8 @@ export class StreamClient {
       if (stop.aborted) return;
       if (end.held) backoff.reset();
       // One free change of instance; a second one in a row would be two instances sending us to and fro.
-      const wait = end.reason === 'go_away' && !wasSentAway ? 0 : backoff.next();
+      const again = () => backoff.next(end.absent ? ABSENT_MAX : undefined);
+      const wait = end.reason === 'go_away' && !wasSentAway ? 0 : again();
       wasSentAway = end.reason === 'go_away';
       this.report(end, wait);
       log.debug({ in_ms: wait }, 'connecting again');
@@ -126,6 +132,7 @@ export class StreamClient {
         sentence: error instanceof Error ? error.message : String(error),
         fault: error instanceof TlsFileError ? error.code : null,
         told: false,
+        absent: false,
       };
     } finally {
       this.current = null;

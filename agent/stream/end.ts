@@ -37,3 +37,9 @@ export function connectFault(
   if (own === null || config.tls === null) return reason === 'lost' ? plainFault(said, server) : null;
   return tlsFault(said, { server, caFile: config.tls.ca, certFile: config.tls.cert, own });
 }
+
+const ABSENT = ['ECONNREFUSED', 'EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH'];
+
+/** The socket's own error says that there is nobody at the address. */
+export const isAbsent = (error: unknown): boolean =>
+  ABSENT.includes((error as NodeJS.ErrnoException | null)?.code ?? '');

@@ -16,7 +16,7 @@ import type { Conditions } from '../conditions.js';
 import type { SessionCounter } from '../identity.js';
 import { ClockSkew } from './clock.js';
 import { type Dialled, dial, type Pings } from './dial.js';
-import { connectFault, type EndReason, readStatus } from './end.js';
+import { connectFault, type EndReason, isAbsent, readStatus } from './end.js';
 import { EventSender } from './events.js';
 import { InventorySender } from './inventory.js';
 import { RequestServer } from './requests.js';
@@ -46,6 +46,8 @@ export interface SessionEnd {
   fault: TlsFaultKind | TlsFileFault | null;
   /** The control plane named a condition of its own for it, which is set. */
   told: boolean;
+  /** Nothing listens at its address: it is away, not overloaded. */
+  absent: boolean;
 }
 
 export interface SessionOptions {
@@ -298,7 +300,8 @@ export class AgentSession {
     const held =
       this.welcomedAt !== null &&
       (this.acks >= HELD_HEARTBEATS || performance.now() - this.welcomedAt >= HELD_AFTER);
-    this.resolve({ reason, held, sentence, fault, told: this.told });
+    const absent = reason === 'lost' && this.welcomedAt === null && isAbsent(this.dialled.error());
+    this.resolve({ reason, held, sentence, fault, told: this.told, absent });
   }
 }
 

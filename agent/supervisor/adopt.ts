@@ -39,7 +39,7 @@ export async function claim(ctx: Context, order: MemberOrder): Promise<Handle> {
   const gone = whyGone(found);
   if (gone !== null) throw new LlmgwError('ENGINE_UNKNOWN', `${nameOf(order)} ${gone}`);
   const engine = found!;
-  const differs = difference(engine.order, order);
+  const differs = difference(engine, order, grantedGpus(ctx, order));
   if (differs !== null) throw new LlmgwError('FENCE_CONFLICT', `${nameOf(order)}: ${differs}`);
   const hash = orderHash(order);
   const bound =
@@ -61,14 +61,16 @@ function whyGone(h: Handle | null | undefined): string | null {
   return null;
 }
 
-function difference(own: MemberOrder | null, order: MemberOrder): string | null {
+/** By the GPUs themselves: a numbering that began anew may call them by other slots. */
+function difference(engine: Handle, order: MemberOrder, gpus: string[]): string | null {
+  const own = engine.order;
   if (own === null) return 'the order that this engine was started with has been lost';
   if (canonicalJson(own.spec) !== canonicalJson(order.spec)) {
     return `its engine was started with the spec ${specHash(own.spec)}, this order has ${specHash(order.spec)}`;
   }
-  const slots = (o: MemberOrder) => o.slots.toSorted((a, b) => a - b).join(', ');
-  if (slots(own) !== slots(order) || own.nodes !== order.nodes) {
-    return `its engine has the slots ${slots(own)} of this node, this order names ${slots(order)}`;
+  const has = engine.gpus.map(g => g.uuid).toSorted();
+  if (canonicalJson(has) !== canonicalJson(gpus.toSorted()) || own.nodes !== order.nodes) {
+    return `its engine has the GPUs ${has.join(', ')}, this order names ${gpus.join(', ')}`;
   }
   return null;
 }

@@ -1,11 +1,28 @@
 // The route table's part of the ledger: whose message counts, and when the version grows.
+import type { Serves } from '../../contracts/engine.js';
 import { keyNumber, runOf } from '../../contracts/ids.js';
 import type { EndpointMsg } from '../../contracts/messages.js';
 import type { Endpoint } from '../../contracts/routes.js';
+import { canonicalJson } from '../../contracts/spec.js';
 import type { Grant, LedgerState } from './state.js';
 
+/** What routers can dial: a node's word that is no address would make them refuse the whole table. */
+const ENGINE_URL = /^http:\/\/(\[[0-9a-f:.]{2,45}\]|[-a-z0-9.]{1,253}):\d{1,5}$/i;
+const MODEL_CHARS = 300;
+const ALIASES = 32;
+
+export const isRoute = (serves: Serves | null): serves is Serves =>
+  serves !== null &&
+  ENGINE_URL.test(serves.url) &&
+  URL.canParse(serves.url) &&
+  serves.aliases.length <= ALIASES &&
+  [serves.model, ...serves.aliases].every(name => name.length <= MODEL_CHARS);
+
 /** Signals may arrive out of order: `ready` after its own end would be a route to nowhere, for ever. */
-export function isLatestEndpoint(state: LedgerState, msg: EndpointMsg): boolean {
+export function isLatestEndpoint(
+  state: LedgerState,
+  msg: Pick<EndpointMsg, 'key' | 'replica' | 'run_id' | 'fence'>,
+): boolean {
   const grant = state.grants[msg.fence];
   if (grant === undefined || grant.replica !== msg.replica) return false;
   const last = grant.endpoint_key;
@@ -27,14 +44,29 @@ export function setEndpoint(state: LedgerState, grant: Grant, endpoint: Endpoint
   const known = state.endpoints[replica];
   if (known !== undefined && known.fence > endpoint.fence) return;
   if (endpoint.state === 'ready') grant.ready_at ??= now;
-  if (
-    known !== undefined &&
-    known.fence === endpoint.fence &&
-    known.state === endpoint.state &&
-    known.url === endpoint.url
-  )
-    return;
+  if (known !== undefined && canonicalJson(known) === canonicalJson(endpoint)) return;
   state.endpoints[replica] = endpoint;
+  newVersion(state, now);
+}
+
+/** Long enough for each control plane to say the hellos of all its nodes again (200 of them: 10 s). */
+const HOLD_MS = 15_000;
+
+/**
+ * A ledger that begins without a database hears of the engines one node after the other, and half a table would take
+ * the rest from the routers, which serve on with the one that they have (INV-5). Once, from the first engine on.
+ */
+export function holdTable(state: LedgerState, now: number): void {
+  if (state.bare && state.held_until === undefined) state.held_until = now + HOLD_MS;
+}
+
+/** There is no table to show: whoever has one keeps it (INV-5). */
+export const isTableHeld = (state: LedgerState): boolean =>
+  state.rebuilding !== null || typeof state.held_until === 'number';
+
+export function lookHeld(state: LedgerState, now: number): void {
+  if (typeof state.held_until !== 'number' || now < state.held_until) return;
+  state.held_until = null;
   newVersion(state, now);
 }
 

@@ -61,6 +61,7 @@ function dueAt(state: LedgerState, g: Grant, node: string, now: number): boolean
 
 /** When `settle` must be called by itself; null: nothing waits for a time. */
 export function nextSettle(state: LedgerState): number | null {
+  if (state.rebuilding !== null) return null;
   const times = Object.values(state.grants)
     .filter(g => g.gave_up !== undefined)
     .flatMap(g => g.members.map(m => ({ node: m.node, at: g.settling?.[m.node] ?? 0 })))
@@ -110,9 +111,16 @@ export function forgetUnderWay(state: LedgerState): void {
 /** The janitor's sweep. A replica that a live run asks for is that run's to claim. */
 export function closed(state: LedgerState, msg: ClosedMsg, now: number): void {
   if (state.rebuilding !== null) return;
+  for (const c of msg.closed) delete state.silent[c.replica];
   const victims = msg.closed.flatMap(c =>
     Object.values(state.grants)
       .filter(g => g.replica === c.replica && g.gave_up === undefined)
+      // A word that was on its way while a later run came: what that one was offered is its own to claim.
+      .filter(g => g.claimed_at === undefined || g.claimed_at <= c.closed_at)
+      // A start or an adoption that was refused is no word about the engine of a workflow that Temporal has lost.
+      .filter(g => g.unclaimed === undefined || c.status !== 'FAILED')
+      // Started before that run: it is no engine of its, and nothing is known of the one that started it.
+      .filter(g => g.unclaimed === undefined || g.fence >= (c.started_at ?? 0))
       // The latest run of the id is closed, so all earlier ones are: what was granted before is theirs.
       .filter(g => g.first_run_id === c.first_run_id || g.fence <= c.closed_at)
       .filter(g => !state.waiting.some(w => w.replica === g.replica && w.first_run_id !== g.first_run_id))

@@ -1,9 +1,11 @@
 // What nodes tell the ledger: their facts, the engines that run on them, their loss. A returning node reports first,
 // and each of its engines is then kept or stopped (INV-5, INV-6).
 import type { NodeFacts, RunningEngine } from '../../contracts/messages.js';
+import { REPLICA_NAME_PATTERN } from '../../contracts/names.js';
 import type { Endpoint } from '../../contracts/routes.js';
+import { MAX_SLOTS } from '../slots.js';
 import type { LedgerEffect } from './effects.js';
-import { dropEndpoint, setEndpoint } from './endpoints.js';
+import { dropEndpoint, holdTable, isRoute, setEndpoint } from './endpoints.js';
 import { AT_HELLO, alarm, type Grant, type LedgerState, note } from './state.js';
 
 /** A fence is a time in ms: one far ahead of now is no fence of ours, and would end their growth. */
@@ -34,11 +36,15 @@ function reconcile(
   effects: LedgerEffect[],
 ): void {
   const node = facts.node_id;
-  for (const engine of running) found(state, node, engine, now);
+  // Each has a GPU: a node that tells of more than it can have may not fill the ledger (INV-11).
+  for (const engine of running.slice(0, MAX_SLOTS)) found(state, node, engine, now);
   for (const g of Object.values(state.grants)) {
     if (!g.members.some(m => m.node === node)) continue;
     // Something may have changed on it: what could not be stopped is tried again.
     if (g.settling?.[node] === AT_HELLO) g.settling = { ...g.settling, [node]: 0 };
+    const newer = newerThan(state, g.replica, g.fence);
+    if (newer?.ready_at !== undefined)
+      giveUp(state, g, `its replica has a newer engine (fence ${newer.fence})`, now);
     if (running.some(e => e.fence === g.fence && e.replica === g.replica)) continue;
     if (g.unclaimed !== undefined) giveUp(state, g, `${node} has it no longer`, now);
     else if (
@@ -56,7 +62,21 @@ function reconcile(
   }
 }
 
+/** What a workflow of this replica holds that is newer. */
+const newerThan = (state: LedgerState, replica: string, fence: number): Grant | undefined =>
+  Object.values(state.grants).find(
+    g => g.replica === replica && g.fence > fence && g.unclaimed === undefined && g.gave_up === undefined,
+  );
+
 function found(state: LedgerState, node: string, e: RunningEngine, now: number): void {
+  if (!REPLICA_NAME_PATTERN.test(e.replica)) {
+    alarm(
+      state,
+      now,
+      `${node} tells of an engine of ${JSON.stringify(e.replica.slice(0, 80))}: no such name, ignored`,
+    );
+    return;
+  }
   if (e.fence > now + FENCE_AHEAD_MS) {
     alarm(
       state,
@@ -75,10 +95,18 @@ function found(state: LedgerState, node: string, e: RunningEngine, now: number):
     );
     return;
   }
-  if (known?.members.some(m => m.node === node && m.rank === e.rank)) return;
+  const told = known?.members.some(m => m.node === node && m.rank === e.rank) ?? false;
   // Only what nobody claims grows by hearsay: a node can't put itself into somebody's grant.
   if (known !== undefined && known.unclaimed === undefined) return;
-  const member = { node, rank: e.rank, slots: e.slots };
+  // Nor into that of another node: it could end it by leaving, or by an exit of its own (INV-8).
+  if (known?.members.some(m => m.node !== node)) {
+    alarm(
+      state,
+      now,
+      `${node} tells of ${e.replica} with fence ${e.fence}, which ${known.members[0]!.node} has: ignored`,
+    );
+    return;
+  }
   const grant: Grant = known ?? {
     key: '',
     replica: e.replica,
@@ -93,16 +121,27 @@ function found(state: LedgerState, node: string, e: RunningEngine, now: number):
     delivered: true,
     unclaimed: `no workflow speaks for it: its history may be lost; \`llmgw ctl replica adopt\` takes it over`,
   };
-  grant.members = [...grant.members, member].sort((a, b) => a.rank - b.rank);
-  state.grants[e.fence] = grant;
-  note(state, now, `${node} runs ${e.replica} (fence ${e.fence}), which no grant covers`);
-  const newer = Object.values(state.grants).find(
-    g => g.replica === e.replica && g.fence > e.fence && g.unclaimed === undefined,
-  );
+  if (!told) {
+    const member = { node, rank: e.rank, slots: e.slots };
+    grant.members = [...grant.members, member].sort((a, b) => a.rank - b.rank);
+    state.grants[e.fence] = grant;
+    note(state, now, `${node} runs ${e.replica} (fence ${e.fence}), which no grant covers`);
+  }
+  if (grant.gave_up !== undefined) return;
+  const newer = newerThan(state, e.replica, e.fence);
   if (newer !== undefined) giveUp(state, grant, `its replica has a newer engine (fence ${newer.fence})`, now);
   else if (e.state === 'exited') giveUp(state, grant, 'it has ended, and its stop is not proven', now);
-  else if (e.state === 'ready' && e.serves !== null && e.rank === 0)
+  else if (e.state === 'ready' && isRoute(e.serves) && e.rank === 0 && !isSpokenFor(state, e.replica)) {
     setEndpoint(state, grant, routeOf(grant, node, e, e.serves), now);
+    holdTable(state, now);
+  }
+}
+
+/** The route of a replica that a workflow speaks for is that workflow's to tell, not any node's (INV-8). */
+function isSpokenFor(state: LedgerState, replica: string): boolean {
+  const route = state.endpoints[replica];
+  const grant = route === undefined ? undefined : state.grants[route.fence];
+  return grant !== undefined && grant.unclaimed === undefined;
 }
 
 const routeOf = (
@@ -132,15 +171,17 @@ export function lossNews(state: LedgerState, now: number, effects: LedgerEffect[
     if (g.gave_up !== undefined || g.unclaimed !== undefined) continue;
     for (const { node } of g.members) {
       const facts = state.nodes[node]?.facts;
-      const lost = facts?.state === 'lost' && !state.brake.on;
+      // A ledger that began anew hasn't heard of it yet: no news.
+      if (facts === undefined) continue;
+      const lost = facts.state === 'lost' && !state.brake.on;
       const told = g.told_lost?.includes(node) ?? false;
       if (lost === told) continue;
       g.told_lost = lost ? [...(g.told_lost ?? []), node] : g.told_lost!.filter(n => n !== node);
       const reason = lost
         ? facts.reason
-        : facts?.state === 'lost'
+        : facts.state === 'lost'
           ? `the brake is on: ${state.brake.reason}`
-          : `${node} is ${facts?.state ?? 'forgotten'}`;
+          : `${node} is ${facts.state}`;
       effects.push({
         do: 'reply',
         replica: g.replica,
@@ -166,7 +207,12 @@ export function forget(
   now: number,
   effects: LedgerEffect[],
 ): void {
-  if (state.nodes[node] === undefined) return;
+  const there = state.nodes[node]?.facts.state;
+  if (there === undefined) return;
+  if (there === 'connected' || there === 'unsupervised') {
+    note(state, now, `${node} was not forgotten for ${by}: it is ${there} again`);
+    return;
+  }
   alarm(state, now, `${node} was forgotten by ${by}: what it held counts as stopped by the operator's word`);
   delete state.nodes[node];
   state.forgotten = Object.fromEntries(
@@ -181,7 +227,8 @@ export function forget(
     g.left = left;
     g.members = g.members.filter(m => m.node !== node);
     if (g.members.length === 0) delete state.grants[g.fence];
-    if (g.gave_up !== undefined || g.unclaimed !== undefined) continue;
+    // Unclaimed: a run may be at it; where there is none, nobody hears it.
+    if (g.gave_up !== undefined) continue;
     effects.push({
       do: 'reply',
       replica: g.replica,

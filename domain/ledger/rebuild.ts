@@ -1,14 +1,19 @@
 // A ledger that began anew, or was reset, knows less than the fleet: it asks everybody what they hold and grants nothing
 // meanwhile (INV-1). Engines that no replica speaks for are unclaimed: kept, routed, never stopped for that (INV-5).
 import type { AssertMsg, Survey } from '../../contracts/messages.js';
+import type { Endpoint } from '../../contracts/routes.js';
 import { TIMING } from '../../contracts/timing.js';
 import { common, maskOf } from '../slots.js';
 import { ackReply, type LedgerEffect } from './effects.js';
-import { newVersion, setEndpoint } from './endpoints.js';
-import { alarm, type Grant, heldOn, type LedgerState, note } from './state.js';
+import { dropEndpoint, holdTable, isLatestEndpoint, newVersion, setEndpoint } from './endpoints.js';
+import { giveUp } from './nodes.js';
+import { isOvertaken } from './reserve.js';
+import { alarm, type Grant, heldOn, isBeingStopped, isOf, type LedgerState, note } from './state.js';
 
 /** Signals that wait for their delivery at a time: one workflow may have 2,000. */
 const ASK_AT_ONCE = 200;
+/** A replica that didn't answer is asked again: it may be closed by now, and its node is blocked for it (INV-9). */
+const ASK_SILENT_MS = 300_000;
 
 /** `since`: hellos from then on count; by default from now. */
 export function beginRebuild(
@@ -17,6 +22,9 @@ export function beginRebuild(
   now: number,
   effects: LedgerEffect[],
 ): void {
+  // A second control plane that has seen the same reset: all over again would forget the hellos said since.
+  if (state.rebuilt === why) return;
+  state.rebuilt = why;
   state.rebuilding = { since: now, why, waits: {}, ask: [], until: null };
   state.began_at = since ?? now;
   note(state, now, `rebuilding: ${why}`);
@@ -27,8 +35,9 @@ export function surveyed(state: LedgerState, survey: Survey, now: number, effect
   const { rebuilding } = state;
   if (rebuilding === null || rebuilding.until !== null) return;
   rebuilding.until = now + TIMING.rebuildPatience;
+  state.bare = survey.replicas.length === 0;
   for (const r of survey.replicas) rebuilding.waits[r.name] = r.node;
-  rebuilding.ask = survey.replicas.map(r => r.name);
+  rebuilding.ask = Object.keys(rebuilding.waits);
   state.expected = survey.nodes.filter(n => state.nodes[n] === undefined);
   if (survey.nodes.length > 0) effects.push({ do: 'report', nodes: survey.nodes });
   askMore(state, effects);
@@ -57,8 +66,20 @@ export function heardOf(state: LedgerState, replica: string, now: number, effect
 /** When patience ends; null: not rebuilding, or the survey isn't back. */
 export const rebuildEnds = (state: LedgerState): number | null => state.rebuilding?.until ?? null;
 
-export function rebuildLook(state: LedgerState, now: number): void {
+/** When those that never answered are asked again; null: there are none. */
+export const nextAsk = (state: LedgerState): number | null =>
+  state.rebuilding !== null || Object.keys(state.silent).length === 0
+    ? null
+    : (state.silent_asked ?? 0) + ASK_SILENT_MS;
+
+export function rebuildLook(state: LedgerState, now: number, effects: LedgerEffect[]): void {
   const { rebuilding } = state;
+  const ask = nextAsk(state);
+  if (ask !== null && now >= ask) {
+    state.silent_asked = now;
+    for (const replica of Object.keys(state.silent))
+      effects.push({ do: 'reply', replica, reply: { kind: 'assert', key: '' } });
+  }
   if (rebuilding === null || rebuilding.until === null || now < rebuilding.until) return;
   for (const [replica, node] of Object.entries(rebuilding.waits)) {
     if (node !== null) state.silent[replica] = node;
@@ -69,6 +90,7 @@ export function rebuildLook(state: LedgerState, now: number): void {
     );
   }
   rebuilding.waits = {};
+  state.silent_asked = now;
   finishIfWhole(state, now);
 }
 
@@ -77,8 +99,9 @@ function finishIfWhole(state: LedgerState, now: number): void {
   if (rebuilding === null || rebuilding.until === null) return;
   if (Object.keys(rebuilding.waits).length > 0) return;
   state.rebuilding = null;
-  // Newer than whatever routers hold of the ledger before.
-  newVersion(state, now);
+  // Newer than whatever routers hold of the ledger before; an empty one that is newer would end all service.
+  if (!state.bare) newVersion(state, now);
+  else if (Object.keys(state.endpoints).length > 0) holdTable(state, now);
   note(state, now, `whole again: ${Object.keys(state.grants).length} grants are known`);
 }
 
@@ -93,22 +116,33 @@ export function asserted(state: LedgerState, msg: AssertMsg, now: number, effect
 function believe(state: LedgerState, msg: AssertMsg, now: number) {
   const { replica, fence, members } = msg;
   const own = Object.values(state.grants).filter(g => g.replica === replica);
+  // It has asked for other GPUs since, or holds them: what it told before that is over.
+  if (isOvertaken(state, msg)) return null;
   if (fence === null || members.length === 0) {
-    if (state.rebuilding !== null) for (const g of own) giveUp(g, 'its replica says that it holds nothing');
+    // What is another run's or nobody's it can't know of: it is offered that where it asks.
+    if (state.rebuilding !== null)
+      for (const g of own) if (isOf(g, msg)) giveUp(state, g, 'its replica says that it holds nothing', now);
     return null;
   }
+  state.waiting = state.waiting.filter(w => w.replica !== replica || w.first_run_id !== msg.first_run_id);
   state.last_fence = Math.max(state.last_fence, fence);
+  const known = own.find(g => g.fence === fence);
+  // Its own node has it, so a newer one that no workflow holds is only some node's word (INV-8).
+  const seen = known !== undefined && known.gave_up === undefined;
   const newest = own
-    .filter(g => g.fence > fence && g.gave_up === undefined)
+    .filter(g => g.fence > fence && g.gave_up === undefined && !(seen && g.unclaimed !== undefined))
     .sort((a, b) => b.fence - a.fence)[0];
   if (newest !== undefined) {
     return { kind: 'stale' as const, key: msg.key, fence: newest.fence, members: newest.members };
   }
-  for (const g of own) if (g.fence < fence) giveUp(g, `its replica has a newer engine (fence ${fence})`);
-  const known = own.find(g => g.fence === fence);
+  for (const g of own)
+    if (g.fence < fence) giveUp(state, g, `its replica has a newer engine (fence ${fence})`, now);
   const taken = members.some(m => common(heldOn(state, m.node, replica), maskOf(m.slots)) !== 0);
   // Its GPUs are another's: it may not go on, and its stop is proven before it is given others (INV-1).
   if (known === undefined && taken) return { kind: 'stale' as const, key: msg.key, fence, members };
+  // The claim came too late: the order to stop it is on its way to the node.
+  if (known !== undefined && isBeingStopped(known))
+    return { kind: 'stale' as const, key: msg.key, fence, members };
   const grant: Grant = {
     key: known?.key ?? msg.key,
     replica,
@@ -124,12 +158,28 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
   };
   if (known?.endpoint_key !== undefined) grant.endpoint_key = known.endpoint_key;
   if (known?.ready_at !== undefined) grant.ready_at = known.ready_at;
+  if (known !== undefined && !isOf(known, msg)) grant.claimed_at = now;
+  else if (known?.claimed_at !== undefined) grant.claimed_at = known.claimed_at;
+  // It knows best what it was told, by whichever ledger.
+  if (msg.lost !== undefined && msg.lost.length > 0) grant.told_lost = msg.lost;
   state.grants[fence] = grant;
   if (known === undefined) note(state, now, `${replica} holds ${msg.why} (fence ${fence}), by its own word`);
-  if (msg.endpoint !== null) setEndpoint(state, grant, msg.endpoint, now);
+  if (msg.endpoint !== null) takeEndpoint(state, grant, msg, msg.endpoint, now);
   return null;
 }
 
-function giveUp(g: Grant, why: string): void {
-  g.gave_up ??= why;
+/** What some node told of a route under this name is over: its replica speaks for itself. */
+function takeEndpoint(
+  state: LedgerState,
+  grant: Grant,
+  msg: AssertMsg,
+  endpoint: Endpoint,
+  now: number,
+): void {
+  const { key, replica, run_id } = msg;
+  if (!isLatestEndpoint(state, { key, replica, run_id, fence: grant.fence })) return;
+  const shown = state.endpoints[replica];
+  if (shown !== undefined && state.grants[shown.fence]?.unclaimed !== undefined)
+    dropEndpoint(state, replica, shown.fence, now);
+  setEndpoint(state, grant, endpoint, now);
 }

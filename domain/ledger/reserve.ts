@@ -1,18 +1,28 @@
 // Asking and granting: which reserve counts, what a run must deal with first, and who is placed next.
 import { keyNumber } from '../../contracts/ids.js';
 import type { LedgerReply, ReserveMsg } from '../../contracts/messages.js';
-import { type Placed, place } from '../placement.js';
+import { type Candidate, type Placed, place } from '../placement.js';
 import { maskOf, without } from '../slots.js';
 import { ackReply, type LedgerEffect } from './effects.js';
-import { blockOf, candidates, type Grant, heldOn, type LedgerState, note } from './state.js';
+import { giveUp } from './nodes.js';
+import {
+  blockOf,
+  candidates,
+  type Grant,
+  heldOn,
+  isBeingStopped,
+  isOf,
+  type LedgerState,
+  note,
+  type RunIds,
+} from './state.js';
 
 type Want = Omit<ReserveMsg, 'kind'>;
 
 export function reserve(state: LedgerState, msg: Want, now: number, effects: LedgerEffect[]): void {
   const say = (reply: LedgerReply) => effects.push({ do: 'reply', replica: msg.replica, reply });
-  const granted = Object.values(state.grants).find(
-    g => g.replica === msg.replica && g.key === msg.key && g.run_id === msg.run_id,
-  );
+  const own = Object.values(state.grants).filter(g => g.replica === msg.replica && isOf(g, msg));
+  const granted = own.find(g => g.key === msg.key);
   if (granted !== undefined) {
     say(grantedReply(granted));
     return;
@@ -22,11 +32,11 @@ export function reserve(state: LedgerState, msg: Want, now: number, effects: Led
     say(ackReply(state, msg.key, now));
     return;
   }
+  // Who asks holds nothing: what is still in its name was lost on the way (a claim given up, an assertion told twice).
+  for (const g of own) giveUp(state, g, 'its replica asks for other GPUs', now);
   const stale = leftByAnotherRun(state, msg);
   if (stale !== undefined) {
-    // Adoption of somebody else's process: nothing of that name may run already.
-    const { fence, members } = stale;
-    say({ kind: 'stale', key: msg.key, fence, members });
+    say(offer(stale, msg.key, now));
     return;
   }
   const at = state.waiting.findIndex(w => w.replica === msg.replica);
@@ -43,7 +53,7 @@ export function reserve(state: LedgerState, msg: Want, now: number, effects: Led
  * Signals may arrive out of order: a newer reserve of the same run counts, whatever came of it, and so does one of the
  * run that continues it. A run that continues none of those known was reset: its keys begin anew, and it counts.
  */
-function isOvertaken(state: LedgerState, msg: Want): boolean {
+export function isOvertaken(state: LedgerState, msg: Pick<Want, 'key' | 'replica' | keyof RunIds>): boolean {
   return [...state.waiting, ...Object.values(state.grants)].some(w => {
     if (w.replica !== msg.replica || w.first_run_id !== msg.first_run_id) return false;
     if (w.run_id === msg.run_id) return keyNumber(w.key) > keyNumber(msg.key);
@@ -55,32 +65,52 @@ function isOvertaken(state: LedgerState, msg: Want): boolean {
  * What another run of this replica has left (terminated, reset, or never claimed), newest first. Only where every node
  * can be asked about it: what is on a node that is away stays held (INV-2) and is passed by.
  */
-function leftByAnotherRun(state: LedgerState, msg: Want): Grant | undefined {
-  return Object.values(state.grants)
+function leftByAnotherRun(state: LedgerState, msg: Want, among = Object.values(state.grants)) {
+  return among
     .filter(
       g =>
         g.replica === msg.replica &&
-        g.run_id !== msg.run_id &&
-        g.run_id !== msg.continued_run_id &&
+        !isOf(g, msg) &&
         g.tried !== msg.run_id &&
+        // Claimed now, it would be stopped under its new run.
+        !isBeingStopped(g) &&
         g.members.every(m => state.nodes[m.node]?.facts.state === 'connected'),
     )
     .sort((a, b) => b.fence - a.fence)[0];
 }
 
+/** Adoption of somebody else's process gets it too: nothing of that name may run already. */
+function offer(left: Grant, key: string, now: number): LedgerReply {
+  left.claimed_at = now;
+  return { kind: 'stale', key, fence: left.fence, members: left.members };
+}
+
 /** Highest priority first, then who waits longest. A shape that doesn't fit holds nobody else back. */
 export function placeWaiting(state: LedgerState, now: number, effects: LedgerEffect[]): void {
   const order = [...state.waiting].sort((a, b) => b.shape.priority - a.shape.priority || a.since - b.since);
+  let fleet: Candidate[] | null = null;
+  const waiting = new Set(order.map(w => w.replica));
+  const theirs = waiting.size === 0 ? [] : Object.values(state.grants).filter(g => waiting.has(g.replica));
   for (const want of order) {
+    // Its node came back, or said hello to a ledger that began anew, since it asked.
+    const left = leftByAnotherRun(state, want, theirs);
+    if (left !== undefined) {
+      state.waiting = state.waiting.filter(w => !(w.key === want.key && w.replica === want.replica));
+      effects.push({ do: 'reply', replica: want.replica, reply: offer(left, want.key, now) });
+      continue;
+    }
+    fleet ??= candidates(state);
     const placed =
       want.adopt === null
-        ? place(want.shape, candidates(state), want.exclude, want.prefer, now)
+        ? place(want.shape, fleet, want.exclude, want.prefer, now)
         : placeAdopted(state, want.replica, want.adopt);
     if (!placed.fits) {
       // Nodes that were there before the ledger began anew may yet fit.
       const hopeless = placed.hopeless && state.rebuilding === null && state.expected.length === 0;
-      if (want.told === placed.reason) continue;
-      want.told = placed.reason;
+      // The same reason may become hopeless, when the last node has been heard.
+      const tell = hopeless ? `hopeless: ${placed.reason}` : placed.reason;
+      if (want.told === tell) continue;
+      want.told = tell;
       effects.push({
         do: 'reply',
         replica: want.replica,
@@ -104,6 +134,7 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
       left: {},
     };
     state.grants[grant.fence] = grant;
+    fleet = null;
     note(state, now, `granted to ${grant.replica}: ${placed.why} (fence ${grant.fence})`);
     effects.push({ do: 'reply', replica: grant.replica, reply: grantedReply(grant) });
   }
@@ -147,6 +178,7 @@ const grantedReply = (g: Grant): LedgerReply => ({
 export function withdraw(state: LedgerState, replica: string, key: string): void {
   state.waiting = state.waiting.filter(w => !(w.replica === replica && w.key === key));
   // Granted while the withdrawal was on its way: the replica sends no order for a key that it withdrew.
+  // One that has reached it comes back by its own release, or is in use by a run that was reset since (INV-1).
   for (const g of Object.values(state.grants))
-    if (g.replica === replica && g.key === key) delete state.grants[g.fence];
+    if (g.replica === replica && g.key === key && !g.delivered) delete state.grants[g.fence];
 }

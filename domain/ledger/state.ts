@@ -36,12 +36,24 @@ export interface Grant {
   settling?: Record<string, number>;
   /** Nodes whose loss its replica was told of. */
   told_lost?: string[];
+  /** When a later run was offered it, or said that it holds it: what closed before that has no say in it any more. */
+  claimed_at?: number;
 }
 
 /** A stop order is under way at the node. */
 export const UNDER_WAY = -1;
 /** Not before the node says hello again. */
 export const AT_HELLO = Number.MAX_SAFE_INTEGER;
+
+/** A stop of it that the ledger ordered is under way on some node. */
+export const isBeingStopped = (g: Grant): boolean =>
+  g.gave_up !== undefined && Object.values(g.settling ?? {}).includes(UNDER_WAY);
+
+export type RunIds = Pick<ReserveMsg, 'run_id' | 'continued_run_id' | 'first_run_id'>;
+
+/** Held by this run or by the one that it continues: one that was reset continues neither of those that it forgot. */
+export const isOf = (g: Grant, run: RunIds): boolean =>
+  g.run_id === run.run_id || g.run_id === run.continued_run_id;
 
 export interface NodeEntry {
   facts: Omit<NodeFacts, 'running'>;
@@ -68,10 +80,18 @@ export interface LedgerState {
   /** Nodes that said hello before this time are unknown: what runs there may have changed. */
   began_at: number;
   rebuilding: Rebuilding | null;
+  /** Why it was rebuilt last: each control plane that notices a reset says the same. */
+  rebuilt?: string;
+  /** No replica was open when it began: what runs then is what a lost database knew of. */
+  bare?: boolean;
+  /** Until then routers keep the table that they have; null: that is over. */
+  held_until?: number | null;
   /** Nodes with an open workflow that a ledger which began anew has not heard of yet. */
   expected: string[];
   /** Replicas that didn't answer in time → the node that stays blocked for it. */
   silent: Record<string, string>;
+  /** When those were asked last. */
+  silent_asked?: number;
   brake: {
     on: boolean;
     by: BrakeStatus['by'];
@@ -140,13 +160,28 @@ export function alarm(state: LedgerState, now: number, text: string): void {
 
 /** Slots of a node that some grant holds. */
 export function heldOn(state: LedgerState, nodeId: string, exceptReplica: string | null = null): number {
-  let mask = 0;
-  for (const g of Object.values(state.grants)) {
-    if (g.replica === exceptReplica) continue;
-    for (const m of g.members) if (m.node === nodeId) mask = union(mask, maskOf(m.slots));
-  }
-  return mask;
+  const grants = Object.values(state.grants).filter(g => g.replica !== exceptReplica);
+  return heldBy(grants, nodeId);
 }
+
+/** Node → the grants that hold something on it. Whoever looks at all nodes makes it once: a fleet has thousands of both. */
+export function grantsByNode(state: LedgerState): Map<string, Grant[]> {
+  const on = new Map<string, Grant[]>();
+  for (const g of Object.values(state.grants)) {
+    for (const node of new Set(g.members.map(m => m.node))) {
+      const there = on.get(node);
+      if (there === undefined) on.set(node, [g]);
+      else there.push(g);
+    }
+  }
+  return on;
+}
+
+const heldBy = (grants: Grant[], nodeId: string): number =>
+  grants
+    .flatMap(g => g.members)
+    .filter(m => m.node === nodeId)
+    .reduce((mask, m) => union(mask, maskOf(m.slots)), 0);
 
 /** Why nothing is granted on a node whatever it has free, or null. */
 export function blockOf(state: LedgerState, nodeId: string): string | null {
@@ -163,21 +198,27 @@ export function blockOf(state: LedgerState, nodeId: string): string | null {
 
 /** Nodes with what is free; `exceptReplica`: its own GPUs count as free (for `apply` and `plan`). */
 export function candidates(state: LedgerState, exceptReplica: string | null = null): Candidate[] {
-  return Object.values(state.nodes).map(n => ({
-    facts: n.facts,
-    cordoned: n.cordoned,
-    draining: n.draining,
-    blocked: blockOf(state, n.facts.node_id),
-    free: without(without(n.facts.usable, n.facts.foreign), heldOn(state, n.facts.node_id, exceptReplica)),
-  }));
+  const on = grantsByNode(state);
+  return Object.values(state.nodes).map(n => {
+    const { node_id, usable, foreign } = n.facts;
+    const holding = (on.get(node_id) ?? []).filter(g => g.replica !== exceptReplica);
+    return {
+      facts: n.facts,
+      cordoned: n.cordoned,
+      draining: n.draining,
+      blocked: blockOf(state, node_id),
+      free: without(without(usable, foreign), heldBy(holding, node_id)),
+    };
+  });
 }
 
-export function gpuCounts(state: LedgerState, entry: NodeEntry) {
-  const held = heldOn(state, entry.facts.node_id);
-  const leakedGrants = Object.values(state.grants).filter(g => g.left[entry.facts.node_id] !== undefined);
-  const leaked = leakedGrants.flatMap(g =>
-    g.members.filter(m => m.node === entry.facts.node_id).flatMap(m => m.slots),
-  );
+/** `on`: the grants that hold something on it. */
+export function gpuCounts(state: LedgerState, entry: NodeEntry, on: Grant[] = Object.values(state.grants)) {
+  const id = entry.facts.node_id;
+  const held = heldBy(on, id);
+  const leaked = on
+    .filter(g => g.left[id] !== undefined)
+    .flatMap(g => g.members.filter(m => m.node === id).flatMap(m => m.slots));
   const foreign = without(entry.facts.foreign, held);
   const free = without(without(entry.facts.usable, entry.facts.foreign), held);
   return {

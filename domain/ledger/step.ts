@@ -5,10 +5,10 @@ import type { ClosedMsg, InstanceMsg, LedgerMsg, NodeFacts, Survey } from '../..
 import { TIMING } from '../../contracts/timing.js';
 import { judgeBrake, setBrake } from './brake.js';
 import { ackReply, type LedgerEffect, liveQueues } from './effects.js';
-import { dropEndpoint, isLatestEndpoint, setEndpoint } from './endpoints.js';
+import { dropEndpoint, isLatestEndpoint, isTableHeld, lookHeld, setEndpoint } from './endpoints.js';
 import { closed, endMember, nextSettle, settle, settled, settleFailed } from './holds.js';
 import { forget, giveUp, lossNews, nodeFacts } from './nodes.js';
-import { asserted, beginRebuild, heardOf, rebuildEnds, rebuildLook, surveyed } from './rebuild.js';
+import { asserted, beginRebuild, heardOf, nextAsk, rebuildEnds, rebuildLook, surveyed } from './rebuild.js';
 import { placeWaiting, reserve, withdraw } from './reserve.js';
 import { type LedgerState, note } from './state.js';
 
@@ -41,12 +41,13 @@ export function ledgerStep(state: LedgerState, inputs: LedgerInput[], now: numbe
   const effects: LedgerEffect[] = [];
   const before = state.version;
   for (const input of inputs) apply(state, input, now, effects);
-  rebuildLook(state, now);
+  rebuildLook(state, now, effects);
+  lookHeld(state, now);
   judgeBrake(state, now);
   lossNews(state, now, effects);
   settle(state, now, effects);
   placeWaiting(state, now, effects);
-  if (state.version !== before && state.rebuilding === null) {
+  if (state.version !== before && !isTableHeld(state)) {
     effects.push({ do: 'routes', version: state.version, queues: liveQueues(state, now) });
   }
   return effects;
@@ -54,7 +55,9 @@ export function ledgerStep(state: LedgerState, inputs: LedgerInput[], now: numbe
 
 /** When the ledger must look by itself, ms; null: only messages move it. */
 export function nextLook(state: LedgerState): number | null {
-  const times = [nextSettle(state), rebuildEnds(state)].filter(t => t !== null);
+  const times = [nextSettle(state), rebuildEnds(state), nextAsk(state), state.held_until ?? null].filter(
+    t => t !== null,
+  );
   return times.length === 0 ? null : Math.min(...times);
 }
 
@@ -83,6 +86,9 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
       return;
     }
     case 'endpoint': {
+      // A grant that isn't known: the word of it was lost with an earlier ledger, or is on its way behind this one.
+      if (input.endpoint !== null && state.grants[input.fence]?.replica !== input.replica)
+        effects.push({ do: 'reply', replica: input.replica, reply: { kind: 'assert', key: '' } });
       if (isLatestEndpoint(state, input)) {
         if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence, now);
         else setEndpoint(state, state.grants[input.fence]!, input.endpoint, now);
@@ -149,7 +155,10 @@ function exitOfNobody(state: LedgerState, event: EngineEvent, why: string, now: 
   state.exits = [...state.exits, { event, why, at: now }].slice(-50);
   note(state, now, `an exit of ${event.replica} (fence ${event.fence}) found no workflow: ${why}`);
   const grant = state.grants[event.fence];
-  if (grant?.replica === event.replica && grant.unclaimed !== undefined)
+  // Any node's certificate can send an event; only where the engine runs it counts (INV-8).
+  const from = event.node;
+  const own = from === undefined || grant?.members.some(m => m.node === from && m.rank === event.rank);
+  if (grant?.replica === event.replica && grant.unclaimed !== undefined && own)
     giveUp(state, grant, 'it has ended, and its stop is not proven', now);
 }
 

@@ -2,7 +2,8 @@
 import type { Holders } from '../../contracts/messages.js';
 import type { LedgerRoutes } from '../../contracts/routes.js';
 import type { BrakeStatus, FleetStatus, NodeRow } from '../../contracts/status.js';
-import { blockOf, gpuCounts, type LedgerState } from './state.js';
+import { isTableHeld } from './endpoints.js';
+import { blockOf, type Grant, gpuCounts, grantsByNode, type LedgerState, type NodeEntry } from './state.js';
 
 /** Which run of the ledger answers: a control plane tells by it that the ledger is another, or was reset. */
 export interface RunInfo {
@@ -12,11 +13,12 @@ export interface RunInfo {
 
 /** A ledger that is being rebuilt has no table to show: whoever has one keeps it (INV-5). */
 export const routesOf = (s: LedgerState, run: RunInfo): LedgerRoutes => ({
-  version: s.rebuilding === null ? s.version : 0,
-  endpoints:
-    s.rebuilding === null ? Object.values(s.endpoints).sort((a, b) => (a.replica < b.replica ? -1 : 1)) : [],
+  version: isTableHeld(s) ? 0 : s.version,
+  endpoints: isTableHeld(s)
+    ? []
+    : Object.values(s.endpoints).sort((a, b) => (a.replica < b.replica ? -1 : 1)),
   epoch: s.epoch,
-  rebuilding: s.rebuilding !== null,
+  rebuilding: isTableHeld(s),
   ...run,
 });
 
@@ -25,7 +27,13 @@ export const holdersOf = (s: LedgerState, run: RunInfo): Holders => ({
   ...run,
   rebuilding: s.rebuilding?.why ?? null,
   instances: Object.keys(s.instances),
-  nodes: Object.keys(s.nodes),
+  // One whose hello is older than the ledger is missing: whoever has its stream says its hello again.
+  nodes: Object.values(s.nodes)
+    .filter(n => n.facts.hello_at >= s.began_at)
+    .map(n => n.facts.node_id),
+  quiet: Object.values(s.nodes)
+    .filter(n => ['silent', 'unsupervised', 'lost'].includes(n.facts.state))
+    .map(n => n.facts.node_id),
   engines: Object.keys(s.grants).length,
   grants: Object.values(s.grants)
     .filter(g => g.gave_up === undefined)
@@ -71,35 +79,41 @@ export function fleetStatusOf(s: LedgerState): FleetStatus {
 }
 
 export function nodeRows(s: LedgerState): NodeRow[] {
-  return Object.values(s.nodes)
-    .sort((a, b) => (a.facts.node_id < b.facts.node_id ? -1 : 1))
-    .map(n => ({
-      node_id: n.facts.node_id,
-      state: n.facts.state,
-      cordoned: n.cordoned,
-      draining: n.draining,
-      since: new Date(n.facts.since).toISOString(),
-      reason: n.facts.reason,
-      labels: n.facts.labels,
-      fabrics: n.facts.fabrics,
-      gpus: gpuCounts(s, n),
-      engines: Object.values(s.grants).filter(g => g.members.some(m => m.node === n.facts.node_id)).length,
-      agent_version: n.facts.agent_version,
-      conditions: [
-        ...n.facts.conditions,
-        ...blocked(s, n.facts.node_id),
-        ...unclaimedOn(s, n.facts.node_id),
-        ...Object.values(s.grants).flatMap(g => {
-          const left = g.left[n.facts.node_id];
-          return left === undefined
-            ? []
-            : [{ code: 'hold_left', message: `${g.replica} (fence ${g.fence}): ${left}` }];
-        }),
-        ...(n.facts.unproven
-          ? [{ code: 'unproven', message: 'connected without a certificate: the node id is its own word' }]
-          : []),
-      ],
-    }));
+  const on = grantsByNode(s);
+  return byId(s).map(n => nodeRow(s, n, on.get(n.facts.node_id) ?? []));
+}
+
+const byId = (s: LedgerState): NodeEntry[] =>
+  Object.values(s.nodes).sort((a, b) => (a.facts.node_id < b.facts.node_id ? -1 : 1));
+
+function nodeRow(s: LedgerState, n: NodeEntry, on: Grant[]): NodeRow {
+  return {
+    node_id: n.facts.node_id,
+    state: n.facts.state,
+    cordoned: n.cordoned,
+    draining: n.draining,
+    since: new Date(n.facts.since).toISOString(),
+    reason: n.facts.reason,
+    labels: n.facts.labels,
+    fabrics: n.facts.fabrics,
+    gpus: gpuCounts(s, n, on),
+    engines: on.length,
+    agent_version: n.facts.agent_version,
+    conditions: [
+      ...n.facts.conditions,
+      ...blocked(s, n.facts.node_id),
+      ...unclaimedOn(on),
+      ...on.flatMap(g => {
+        const left = g.left[n.facts.node_id];
+        return left === undefined
+          ? []
+          : [{ code: 'hold_left', message: `${g.replica} (fence ${g.fence}): ${left}` }];
+      }),
+      ...(n.facts.unproven
+        ? [{ code: 'unproven', message: 'connected without a certificate: the node id is its own word' }]
+        : []),
+    ],
+  };
 }
 
 function blocked(s: LedgerState, node: string): NodeRow['conditions'] {
@@ -107,13 +121,14 @@ function blocked(s: LedgerState, node: string): NodeRow['conditions'] {
   return why === null ? [] : [{ code: 'blocked', message: why }];
 }
 
-const unclaimedOn = (s: LedgerState, node: string): NodeRow['conditions'] =>
-  Object.values(s.grants)
-    .filter(g => g.unclaimed !== undefined && g.members.some(m => m.node === node))
+const unclaimedOn = (on: Grant[]): NodeRow['conditions'] =>
+  on
+    .filter(g => g.unclaimed !== undefined)
     .map(g => ({ code: 'unclaimed', message: `${g.replica} (fence ${g.fence}): ${g.unclaimed}` }));
 
 export function ledgerDetails(s: LedgerState): string {
-  const rows = nodeRows(s);
+  const on = grantsByNode(s);
+  const rows = byId(s).map(n => ({ ...n.facts, gpus: gpuCounts(s, n, on.get(n.facts.node_id) ?? []) }));
   const free = rows.reduce((n, r) => n + r.gpus.free, 0);
   const total = rows.reduce((n, r) => n + r.gpus.total, 0);
   const lines = [

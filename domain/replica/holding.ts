@@ -8,6 +8,9 @@ import * as make from './make.js';
 import type { ReplicaEffect, ReplicaState } from './state.js';
 import { drain, end, finish, stop } from './stopping.js';
 
+/** Of an adoption that was tried for launchScheduleToStart: no answer, or a fault of the agent's own. */
+const NOTHING_KNOWN: ReadonlySet<string> = new Set(['NODE_UNREACHABLE', 'INTERNAL']);
+
 type Of<K extends LedgerReply['kind']> = Extract<LedgerReply, { kind: K }>;
 
 /** Says what it holds, and asks again for what it waits for. */
@@ -28,7 +31,12 @@ export function onStale(s: ReplicaState, r: Of<'stale'>, now: number): ReplicaEf
   if (s.cancelled) return [];
   if (r.fence === s.fence) {
     if (!asserted || s.phase === 'stopping' || s.phase === 'backing_off') return [];
-    return stop(s, now, { next: 'renew' }, 'the ledger has given its GPUs to another replica');
+    return stop(
+      s,
+      now,
+      { next: 'renew' },
+      'the ledger has given its GPUs to another replica, or has ordered its stop',
+    );
   }
   if (s.fence !== null && r.fence < s.fence) return [];
   s.reserving = null;
@@ -38,6 +46,8 @@ export function onStale(s: ReplicaState, r: Of<'stale'>, now: number): ReplicaEf
   s.generation++;
   s.claiming = true;
   s.adopt = null;
+  // The node that is lost was that of what it believed in.
+  s.lost = null;
   s.members = [];
   s.endpoint = null;
   s.was_ready = false;
@@ -55,6 +65,7 @@ export function onStale(s: ReplicaState, r: Of<'stale'>, now: number): ReplicaEf
     { do: 'clear_timer', id: 'exclusion' },
     { do: 'clear_timer', id: 'back_off' },
     { do: 'clear_timer', id: 'stop_again' },
+    { do: 'clear_timer', id: 'node_loss' },
     { do: 'abort', op: 'launch' },
     { do: 'abort', op: 'await_ready' },
     { do: 'abort', op: 'drain' },
@@ -85,8 +96,10 @@ export function onAdoptFailed(
       `another run left an engine (fence ${ev.fence}) of another spec`,
       true,
     );
-  if (ev.code === 'NODE_UNREACHABLE')
-    return ask(s, now, `${node(s)} does not answer; asking for other GPUs`, make.unproven(s));
+  // Nothing is known of it, and it may well serve: the hold stays as it is. The ledger offers it again once its node
+  // is there, and other GPUs while it isn't (INV-5).
+  if (NOTHING_KNOWN.has(ev.code))
+    return ask(s, now, `${node(s)} does not take the claim: asking the ledger again`);
   return stop(s, now, { next: 'renew' }, `stopping what another run left (fence ${ev.fence})`);
 }
 
@@ -121,7 +134,8 @@ export function onNodeNews(s: ReplicaState, r: Of<'node'>, now: number): Replica
     case 'lost': {
       const after = s.spec.on_node_loss.replace_after;
       const until = after === 'never' ? null : r.at + after;
-      s.lost = { node: r.node, at: r.at, until, reason: s.reason };
+      // Told again, by a ledger that began anew: the reason of before is still that of before.
+      s.lost = { node: r.node, at: r.at, until, reason: s.lost?.reason ?? s.reason };
       const then =
         until === null
           ? 'it is kept until the node is back (replace_after: never)'

@@ -84,6 +84,7 @@ export function assertion(s: ReplicaState): AssertMsg {
     members: s.grant?.members ?? [],
     why: s.grant?.why ?? '',
     endpoint: s.fence !== null && s.phase === 'ready' ? endpointOf(s, 'ready') : null,
+    ...(s.lost == null ? {} : { lost: [s.lost.node] }),
   };
 }
 

@@ -48,7 +48,7 @@ export async function startInstallation() {
 }
 
 /** Reserved at once, then given back: dev checks them again itself. */
-async function freePorts(n) {
+export async function freePorts(n) {
   const servers = await Promise.all(
     Array.from(
       { length: n },

@@ -141,6 +141,24 @@ describe('a ledger that begins anew', () => {
     expect(ledgerStep(s, [node({ node_id: 'n2' })], T + 3)).toMatchObject([{ reply: { kind: 'granted' } }]);
   });
 
+  it('says of the same wait that it is hopeless once the last node has been heard', () => {
+    const s = anew([], ['n1', 'n2']);
+    ledgerStep(s, [node({ engines: [] }), reserve('b')], T + 1);
+    expect(ledgerStep(s, [node({ node_id: 'n2', engines: [], state: 'silent' })], T + 2)).toMatchObject([
+      { reply: { kind: 'waiting', hopeless: true } },
+    ]);
+  });
+
+  it('does so too where that does not change the sentence', () => {
+    const s = anew([], ['n1', 'n2']);
+    const only = { shape: shapeOf(spec({ placement: { nodes: ['n1'] } })) };
+    ledgerStep(s, [node({ engines: [] }), reserve('b', only)], T + 1);
+    s.expected = [];
+    expect(ledgerStep(s, [{ kind: 'look' }], T + 2)).toMatchObject([
+      { reply: { kind: 'waiting', hopeless: true } },
+    ]);
+  });
+
   it('keeps only the node of a replica blocked that never answers', () => {
     const s = anew(['mute']);
     ledgerStep(s, [node(), reserve('b')], T + 1);

@@ -62,14 +62,23 @@ describe('a replica that is offered the engine of another run', () => {
     expect(b.state.generation).toBe(0);
   });
 
-  it('does not wait for a node that fell away meanwhile', () => {
+  it('neither waits for a node that fell away meanwhile nor gives up what may serve there', () => {
     const b = new Bench();
     stale(b, 50);
     b.send({ type: 'adopt_failed', fence: 50, code: 'NODE_UNREACHABLE', sentence: 'n1 does not answer' });
     expect(b.state.phase).toBe('pending');
-    expect(messages(b)).toMatchObject([
-      { kind: 'renew', release: { fence: 50, members: [{ proof: null }] } },
-    ]);
+    expect(messages(b)).toMatchObject([{ kind: 'reserve' }]);
+  });
+
+  it('does not take the loss of the node that it believed in with it', () => {
+    const b = new Bench().ready();
+    news(b, 'lost');
+    b.send({ type: 'ledger', reply: { kind: 'assert', key: '' } });
+    expect(messages(b)).toMatchObject([{ kind: 'assert', lost: ['n1'] }]);
+    stale(b, b.fences + 100, b.state.asserting ?? '');
+    expect(b.last).toContainEqual({ do: 'clear_timer', id: 'node_loss' });
+    b.send({ type: 'timer', id: 'node_loss' });
+    expect(b.state).toMatchObject({ phase: 'placing', fence: b.fences + 100, lost: null });
   });
 
   it('lets go of the one that it believed in, for the newer one (reset)', () => {

@@ -4,8 +4,8 @@ import os from 'node:os';
 import path from 'node:path';
 import { historyToJSON } from '@temporalio/common/lib/proto-utils.js';
 import { afterAll, beforeAll, it } from 'vitest';
-import { nodeWorkflowId } from '../../contracts/ids.js';
-import { eventually, type Installation, TestServer } from '../workflow/harness.js';
+import { nodeWorkflowId, replicaWorkflowId, WORKFLOW_QUEUE } from '../../contracts/ids.js';
+import { eventually, type Installation, SHORT, TestServer } from '../workflow/harness.js';
 import { HISTORIES } from './histories.js';
 
 const ROOT = path.join(import.meta.dirname, '../..');
@@ -97,4 +97,136 @@ it('records a run that continues an earlier one', async () => {
   await replica.ended();
   if ((await replica.handle.describe()).runId !== continued.runId) throw new Error('it continued once more');
   await record(installation, 'replica/continued', 'replica-continued');
+
+  for (const [id, signal, behaviour] of [
+    ['fleet', 'node', 'fleet-continued'],
+    [nodeWorkflowId('n1'), 'gone', 'node-continued'],
+  ] as const) {
+    const entity = installation.client.workflow.getHandle(id);
+    const { runId } = await entity.describe();
+    // What isn't of its shape is noted: each of them is a task, until the next run has had some of its own.
+    for (let i = 0; (await entity.describe()).runId === runId; i++)
+      await entity.signal(signal, { garbage: i });
+    await node.hello();
+    await record(installation, id, behaviour);
+  }
+});
+
+it('records a ledger that is lost, told everything again, settles, brakes and forgets; and the node that it forgets', async () => {
+  const installation = await server.install({ times: SHORT });
+  const node = await installation.node('n1', 4);
+  const away = await installation.silentNode('n2', 2).hello({ heartbeat_interval_ms: 50 });
+  const kept = await installation.startReplica('kept', { placement: { nodes: ['n1'] } });
+  const left = await installation.startReplica('left', { placement: { nodes: ['n1'] } });
+  await kept.reaches('ready');
+  await left.reaches('ready');
+  await installation.ledgerHandle().terminate('lost');
+  await installation.startLedger();
+  await node.hello({ session: node.session });
+  await away.hello({ session: away.session, heartbeat_interval_ms: 50 });
+  await eventually(installation.fleet.routes, t => t.endpoints.length === 2, 'the table is whole');
+
+  await left.handle.terminate('left');
+  const { raw, closeTime } = await left.handle.describe();
+  const { firstRunId } = raw.workflowExecutionInfo!;
+  await installation.fleet.closed({
+    closed: [
+      {
+        replica: 'left',
+        first_run_id: firstRunId!,
+        status: 'TERMINATED',
+        closed_at: closeTime!.getTime() + 999,
+      },
+    ],
+  });
+  await installation.row('n1', r => r.gpus.free === 3, 'has what was left back');
+  await installation.fleet.brake(true, 'ada');
+  await installation.fleet.brake(false, 'ada');
+
+  const verdicts = ['serving', 'unchanged', 'dark'] as const;
+  let seen = 0;
+  installation.onSilent = async () =>
+    seen < verdicts.length
+      ? { verdict: verdicts[seen++]!, evidence: 'the recorder' }
+      : new Promise(() => undefined);
+  await installation.fleet.gone('n2', {
+    session: away.session,
+    instance: 'cp',
+    reason: 'the connection closed',
+  });
+  await installation.row('n2', r => r.state === 'lost', 'is lost');
+  await installation.fleet.forget('n2', 'ada');
+  await eventually(
+    async () => (await installation.client.workflow.getHandle(nodeWorkflowId('n2')).describe()).status.name,
+    status => status === 'COMPLETED',
+    'its workflow has ended',
+  );
+  await record(installation, nodeWorkflowId('n2'), 'node-unsupervised-lost-forgotten');
+  await record(installation, 'replica/kept', 'replica-asserts');
+  await record(installation, 'fleet', 'fleet-rebuilt-settles-brakes-forgets');
+});
+
+it('records a claim, an adoption, a reset and the loss of a node', async () => {
+  const installation = await server.install({ times: SHORT });
+  const node = await installation.node('n1', 4);
+  const other = await installation.node('n2', 4);
+  const on = { placement: { nodes: ['n1'] } };
+  const before = await installation.startReplica('claims', on);
+  const { fence } = await before.reaches('ready');
+  await before.handle.terminate('lost');
+  const claims = await installation.startReplica('claims', on);
+  if ((await claims.reaches('ready')).fence !== fence) throw new Error('it did not claim the engine');
+  await record(installation, 'replica/claims', 'replica-claims');
+
+  node.looks = { slots: [2], engine: null };
+  await installation.client.workflow.start('replica', {
+    taskQueue: WORKFLOW_QUEUE,
+    workflowId: replicaWorkflowId('adopts'),
+    args: [{ model: 'm', engine: 'vllm' }, { adopt: { node: 'n1', pid: 4_711, port: 8_000 } }],
+  });
+  const phaseOf = (name: string) =>
+    installation.fleet
+      .query<{ phase: string; fence: number }>(replicaWorkflowId(name), 'status')
+      .catch(() => null);
+  await eventually(
+    () => phaseOf('adopts'),
+    s => s?.phase === 'ready',
+    'it is adopted',
+  );
+  await record(installation, 'replica/adopts', 'replica-adopts');
+
+  const handle = claims.handle;
+  const { runId } = await handle.describe();
+  const first = ((await handle.fetchHistory()).events ?? []).find(
+    e => e.workflowTaskCompletedEventAttributes != null,
+  );
+  await installation.client.workflowService.resetWorkflowExecution({
+    namespace: installation.namespace,
+    workflowExecution: { workflowId: 'replica/claims', runId },
+    reason: 'recorded',
+    workflowTaskFinishEventId: first!.eventId!,
+    requestId: 'recorded',
+    // RESET_REAPPLY_TYPE_NONE
+    resetReapplyType: 2,
+  });
+  await eventually(
+    () => phaseOf('claims'),
+    s => s?.phase === 'ready' && s.fence === fence,
+    'it serves again',
+  );
+  await record(installation, 'replica/claims', 'replica-reset');
+
+  const moves = await installation.startReplica('moves', {
+    placement: { nodes: ['n1', 'n2'] },
+    tensor_parallel: 2,
+    on_node_loss: { replace_after: '1s' },
+  });
+  const placed = await moves.reaches('ready');
+  const home = placed.members[0]!.node === 'n1' ? node : other;
+  installation.onSilent = async ({ believed }) =>
+    believed === 'silent' ? { verdict: 'dark', evidence: 'the recorder' } : new Promise(() => undefined);
+  await home.hello({ session: home.session, heartbeat_interval_ms: 50 });
+  await installation.fleet.gone(home.id, { session: home.session, instance: 'cp', reason: 'it burns' });
+  await moves.reaches('ready', 2);
+  await record(installation, 'replica/moves', 'replica-node-lost');
 });

@@ -24,12 +24,25 @@ it.each(historyFiles())('%s replays with the present workflows', async file => {
   });
 });
 
-it('there is a history of every workflow type, and one of a run that continues an earlier one', () => {
+it('there is a history of every workflow type, and of each one of a run that continues an earlier one', () => {
   const started = historyFiles().map(file => startedOf(readHistory(file)));
-  expect(new Set(started.map(s => s.workflowType.name))).toEqual(new Set(['replica', 'fleet', 'node']));
-  expect(started.filter(s => 'continuedExecutionRunId' in s && s.continuedExecutionRunId !== '')).not.toEqual(
-    [],
-  );
+  const types = ['replica', 'fleet', 'node'];
+  expect(new Set(started.map(s => s.workflowType.name))).toEqual(new Set(types));
+  const later = started.filter(s => 'continuedExecutionRunId' in s && s.continuedExecutionRunId !== '');
+  expect(new Set(later.map(s => s.workflowType.name))).toEqual(new Set(types));
+});
+
+it.each([
+  ['replica', ['launch', 'await_ready', 'stop', 'await_drained', 'plan', 'check', 'adopt', 'look']],
+  ['fleet', ['push_routes', 'survey', 'stop']],
+  ['node', ['watch_silent']],
+])('there is a history of %s in which each of its activities was ordered', (type, activities) => {
+  const ordered = historyFiles()
+    .map(readHistory)
+    .filter(history => startedOf(history).workflowType.name === type)
+    .flatMap(history => history.events)
+    .map(e => e.activityTaskScheduledEventAttributes?.activityType.name);
+  expect([...new Set(ordered)]).toEqual(expect.arrayContaining(activities));
 });
 
 it('a history that these workflows would not have made is refused', async () => {

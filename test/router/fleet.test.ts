@@ -39,6 +39,15 @@ describe('the route table', () => {
     expect((await call(router.port, { body: '{"model":"default"}' })).status).toBe(200);
   });
 
+  it('with an address in it that is none serves all the others', async () => {
+    const { plane, start } = await fleet();
+    const engine = await using(FakeEngine.start());
+    plane.set([endpoint('http://[broken', { model: 'x', replica: 'x' }), endpoint(engine.url)]);
+    const router = await start();
+    await vi.waitFor(async () => expect(await models(router.port)).toEqual(['m']));
+    expect((await call(router.port)).status).toBe(200);
+  });
+
   it('is watched again after the control plane was away, and nothing is lost meanwhile', async () => {
     const { plane, start } = await fleet();
     const engine = await using(FakeEngine.start());

@@ -173,3 +173,36 @@ test('a session that was superseded from elsewhere says nothing any more, not ev
   expect(fake.progress).toEqual([]);
   expect(fake.gone).toEqual([]);
 });
+
+test('a second machine under a name that heartbeats at another instance is refused before its hello is told', async () => {
+  const fake = fakeFleet();
+  const { log } = recordingLog();
+  const told: string[] = [];
+  const state = { instance: 'cp-2', peer_addr: 'b:1', boot_id: 'boot-0', session: 5 };
+  const fleet = Object.assign(fake.fleet, {
+    node: async () => state,
+    hello: async () => {
+      told.push('hello');
+      return { highest_session: 0, slots: {} };
+    },
+  });
+  const elsewhere = { node_id: NODE, address: '10.0.0.9', boot_id: 'boot-0', silent: false };
+  const peers = {
+    live: async () => ({ instance: 'cp-2', nodes: [elsewhere] }) as never,
+    superseded: async () => void told.push('the first machine was told') as never,
+  };
+  const handlers = agentHandlers({
+    fleet,
+    instance: 'cp-1',
+    peerAddr: 'a:1',
+    peers,
+    others: () => true,
+    log,
+  });
+  onTestFinished(() => handlers.close());
+  expect((await handlers.hello(helloOf(6))).duplicate).toContain('two machines have the same node_id');
+  expect(told).toEqual(['the first machine was told']);
+  elsewhere.silent = true;
+  expect((await handlers.hello(helloOf(7))).duplicate).toBeUndefined();
+  expect(told).toContain('hello');
+});

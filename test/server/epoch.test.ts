@@ -46,6 +46,7 @@ function world(connected = ['gpu-a-01', 'gpu-b-02']) {
         if (w.failing.delete(id)) throw new Error('Temporal is away');
         w.did.push(`hello ${id}`);
       },
+      tellHeard: async id => void w.did.push(`heard ${id}`),
     },
     nodeIsOpen: async id => w.openNodes.has(id),
     log,
@@ -282,4 +283,13 @@ test('a hello that is said again has the session, the last inventory and the eng
   expect(handlers.nodes()).toEqual([]);
   await handlers.helloAgain('gpu-a-01');
   expect(hellos).toHaveLength(1);
+});
+
+test('a node that is heard here and counts as silent has its heartbeats told at once', async () => {
+  const { w, pull, look } = world();
+  w.connected = ['here'];
+  w.openNodes.add('here');
+  await pull();
+  await look({ quiet: ['elsewhere', 'here'] });
+  expect(w.did.filter(d => d.startsWith('heard'))).toEqual(['heard here']);
 });

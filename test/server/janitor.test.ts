@@ -20,6 +20,7 @@ const closedRun = (replica: string, status: LatestRun['status'] = 'TERMINATED'):
   firstRunId: `first-${replica}`,
   status,
   closedAt: 1_000,
+  startedAt: 500,
 });
 
 /** A janitor whose world is the test's: what the ledger holds, which runs are open, what a description says. */
@@ -77,7 +78,9 @@ test.each([
   const { w, sweep } = world([grantOf('demo')]);
   w.latest.set('demo', closedRun('demo', status));
   await sweep();
-  expect(w.told).toEqual([[{ replica: 'demo', first_run_id: 'first-demo', status: told, closed_at: 1_000 }]]);
+  expect(w.told).toEqual([
+    [{ replica: 'demo', first_run_id: 'first-demo', status: told, closed_at: 1_000, started_at: 500 }],
+  ]);
 });
 
 test('INV-5: not found, running, continued as new and unknown tell nothing', async () => {

@@ -88,7 +88,10 @@ class World {
   tableKnown = true;
   private instance!: Liveness;
 
-  constructor(nodes: number) {
+  constructor(
+    nodes: number,
+    private readonly lostAfter = LOST_AFTER,
+  ) {
     this.ledger = Array.from({ length: nodes }, (_, i) => ({
       node_id: `n${i}`,
       state: 'connected' as const,
@@ -113,7 +116,7 @@ class World {
         accepts: url =>
           this.hanging ? new Promise(() => {}) : Promise.resolve(this.serving.has(new URL(url).hostname)),
       },
-      lostAfterMs: LOST_AFTER,
+      lostAfterMs: this.lostAfter,
       clock: this.clock,
     });
     this.instance.start();
@@ -172,6 +175,14 @@ describe('a silent node', () => {
     expect((watch.ended as SilentVerdict).evidence).toBe(
       'none of its 1 endpoints answered for 30s; of 2 other nodes some were heard throughout',
     );
+  });
+
+  it('is lost too where lost_after is so short that it is connected to at each look', async () => {
+    const world = await new World(3, 2 * S).settle();
+    world.fallSilent('n0');
+    const watch = world.watch('n0');
+    await world.clock.pass(2 * S + 2 * HEARTBEAT);
+    expect(watch.ended).toMatchObject({ verdict: 'dark' });
   });
 
   it('serves when an endpoint takes a connection', async () => {

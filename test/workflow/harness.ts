@@ -12,6 +12,7 @@ import type { NodeRow, ReplicaPhase, ReplicaStatus } from '../../contracts/statu
 import { findTemporal } from '../../dev/temporal-binary.js';
 import { FleetClient } from '../../server/fleet.js';
 import { survey } from '../../server/survey.js';
+import { ONE_TASK } from '../../server/worker.js';
 import { type Times, workflowBundle } from './bundle.js';
 import { quietRuntime } from './runtime.js';
 import { SimNode } from './sim-node.js';
@@ -77,14 +78,18 @@ export class TestServer {
   async replayAll(): Promise<{ replayed: number; faults: string[] }> {
     const faults: string[] = [];
     let replayed = 0;
-    for (const { client, bundle, namespace } of this.installations) {
-      const histories = client.workflow.list().intoHistories();
+    // One replaying worker a bundle: each takes a second to start.
+    for (const code of new Set(this.installations.map(i => i.bundle.code))) {
+      const same = this.installations.filter(i => i.bundle.code === code);
+      const histories = async function* () {
+        for (const { client } of same) yield* client.workflow.list().intoHistories();
+      };
       for await (const { workflowId, error } of Worker.runReplayHistories(
-        { workflowBundle: bundle },
-        histories,
+        { workflowBundle: { code }, ...ONE_TASK },
+        histories(),
       )) {
         replayed++;
-        if (error) faults.push(`${namespace} ${workflowId}: ${error.message}`);
+        if (error) faults.push(`${workflowId}: ${error.message}`);
       }
     }
     return { replayed, faults };
@@ -106,6 +111,8 @@ export class Installation {
   /** What a watch of a silent node sees; without the test's word nothing. */
   onSilent: PlanPorts['watchSilent'] = (_, signal) =>
     new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
+  /** What a survey sees, page by page. */
+  onSurvey: PlanPorts['survey'] = ({ page }) => survey(this.client, page);
   readonly queue = controlQueue('cp');
   bundle = { code: '' };
   private readonly nodes: SimNode[] = [];
@@ -122,17 +129,21 @@ export class Installation {
     return this.fleet.client;
   }
 
-  async start(times: Times, cached: number): Promise<void> {
-    this.bundle = await workflowBundle(times);
+  /** `change`: of the bundle's code, for a build that isn't this one. */
+  async start(times: Times, cached: number, change = (code: string): string => code): Promise<void> {
+    this.bundle = { code: change((await workflowBundle(times)).code) };
     const common = { connection: this.server.nativeConnection, namespace: this.namespace } as const;
     await this.run({
       ...common,
       taskQueue: WORKFLOW_QUEUE,
       workflowBundle: this.bundle,
       maxCachedWorkflows: cached,
+      // After a control plane has ended, the next task of each workflow is offered to it for this long.
+      stickyQueueScheduleToStartTimeout: '1s',
+      ...ONE_TASK,
       activities: planActivities({
         ledger: () => this.fleet.ledger(),
-        survey: () => survey(this.client),
+        survey: input => this.onSurvey(input),
         watchSilent: (input, signal) => this.onSilent(input, signal),
       }),
       maxHeartbeatThrottleInterval: '200ms',
@@ -158,6 +169,12 @@ export class Installation {
   private async run(options: Parameters<typeof Worker.create>[0]): Promise<void> {
     const worker = await Worker.create(options);
     this.workers.push({ worker, done: worker.run() });
+  }
+
+  /** The control plane ends, with whatever its workers were about; the agents stay. */
+  async endControlPlane(): Promise<void> {
+    for (const { worker } of this.workers) if (worker.getState() === 'RUNNING') worker.shutdown();
+    for (const { done } of this.workers.splice(0)) await done;
   }
 
   async startLedger(): Promise<void> {
@@ -201,8 +218,7 @@ export class Installation {
 
   async stop(): Promise<void> {
     for (const node of this.nodes) await node.end();
-    for (const { worker } of this.workers) if (worker.getState() === 'RUNNING') worker.shutdown();
-    for (const { done } of this.workers) await done;
+    await this.endControlPlane();
   }
 }
 

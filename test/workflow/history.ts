@@ -44,3 +44,13 @@ export async function runsOf(
   }
   return { runs, longest };
 }
+
+/** How many events of each type a run has. */
+export async function eventCounts(handle: WorkflowHandle): Promise<Record<string, number>> {
+  const counts: Record<string, number> = {};
+  for (const e of (await handle.fetchHistory()).events ?? []) {
+    const name = EventType[e.eventType ?? 0]!.replace('EVENT_TYPE_', '');
+    counts[name] = (counts[name] ?? 0) + 1;
+  }
+  return counts;
+}
