@@ -19,7 +19,14 @@ import type {
 } from '../contracts/messages.js';
 import type { LedgerRoutes } from '../contracts/routes.js';
 import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
-import { type PackedLedger, unpackLedger } from '../domain/ledger/pack.js';
+import {
+  type PackedHolders,
+  type PackedLedger,
+  type PackedRoutes,
+  unpackHolders,
+  unpackLedger,
+  unpackRoutes,
+} from '../domain/ledger/pack.js';
 import type { LedgerState } from '../domain/ledger/state.js';
 import type { NodeState } from '../domain/node-state.js';
 import { updated } from './answer.js';
@@ -101,10 +108,11 @@ export class FleetClient {
     }
   }
 
-  routes = (): Promise<LedgerRoutes> => this.query(FLEET_ID, 'routes');
+  routes = async (): Promise<LedgerRoutes> =>
+    unpackRoutes(await this.query<PackedRoutes>(FLEET_ID, 'routes'));
   nodes = (): Promise<NodeRow[]> => this.query(FLEET_ID, 'nodes');
   ledger = async (): Promise<LedgerState> => unpackLedger(await this.query<PackedLedger>(FLEET_ID, 'ledger'));
-  holders = (): Promise<Holders> => this.query(FLEET_ID, 'holders');
+  holders = async (): Promise<Holders> => unpackHolders(await this.query<PackedHolders>(FLEET_ID, 'holders'));
   status = (): Promise<FleetStatus> => this.query(FLEET_ID, 'status');
   node = (nodeId: string): Promise<NodeState> => this.query(nodeWorkflowId(nodeId), 'status');
 

@@ -1,7 +1,6 @@
 // Which replicas and nodes have an open workflow, by visibility: what a ledger that begins anew must hear of before it
 // grants (INV-1). Visibility is seconds behind; what started since then asks the ledger itself.
 import type { Client } from '@temporalio/client';
-import { defaultPayloadConverter } from '@temporalio/common';
 import { replicaNameOf } from '../contracts/ids.js';
 import type { Survey } from '../contracts/messages.js';
 
@@ -29,7 +28,11 @@ export async function survey(
     const workflowId = run.execution?.workflowId ?? '';
     const name = run.type?.name === 'replica' ? replicaNameOf(workflowId) : null;
     if (name !== null)
-      replicas.push({ name, run_id: run.execution?.runId ?? '', node: nodeOf(run.memo?.fields?.node) });
+      replicas.push({
+        name,
+        run_id: run.execution?.runId ?? '',
+        node: nodeOf(client, run.memo?.fields?.node),
+      });
     else if (run.type?.name === 'node' && workflowId.startsWith('node/'))
       nodes.push(workflowId.slice('node/'.length));
   }
@@ -37,8 +40,10 @@ export async function survey(
   return { replicas, nodes, next: more ? Buffer.from(nextPageToken).toString('base64') : null };
 }
 
-function nodeOf(memo: Parameters<typeof defaultPayloadConverter.fromPayload>[0] | null | undefined) {
+type Converter = Client['options']['loadedDataConverter']['payloadConverter'];
+
+function nodeOf(client: Client, memo: Parameters<Converter['fromPayload']>[0] | null | undefined) {
   if (memo == null) return null;
-  const node = defaultPayloadConverter.fromPayload<unknown>(memo);
+  const node = client.options.loadedDataConverter.payloadConverter.fromPayload<unknown>(memo);
   return typeof node === 'string' && node !== '' ? node : null;
 }

@@ -87,9 +87,10 @@ export async function startWorkers(o: WorkersOptions): Promise<Workers> {
     // After a kill -9 Temporal goes on offering the next task of each workflow to the dead process for this long (10 s by
     // default), and until then no exit is answered. A task that waits longer for a living worker costs one replay.
     stickyQueueScheduleToStartTimeout: '2s',
-    // Few pollers: an idle control plane costs next to nothing, and one task takes milliseconds. The behaviours, because
-    // the SDK takes no notice of maxConcurrent…TaskPolls.
-    workflowTaskPollerBehavior: { type: 'simple-maximum', maximum: 3 },
+    // An idle poll costs next to nothing, and one task takes milliseconds; but a fleet that comes back at once is a task a
+    // node, each poll is a round trip, and of three pollers one is for workflows that aren't cached: the Hellos would time
+    // out. The SDK's autoscaling comes too late for that, and it takes no notice of maxConcurrent…TaskPolls.
+    workflowTaskPollerBehavior: { type: 'simple-maximum', maximum: 12 },
     activityTaskPollerBehavior: { type: 'simple-maximum', maximum: 1 },
   });
   const control = await Worker.create({

@@ -8,7 +8,6 @@ import type {
   AssertMsg,
   ClosedMsg,
   EndpointMsg,
-  Holders,
   InstanceMsg,
   LedgerReply,
   NodeFacts,
@@ -18,11 +17,18 @@ import type {
   Survey,
   UnclaimedMsg,
 } from '../contracts/messages.js';
-import type { LedgerRoutes } from '../contracts/routes.js';
 import { SIGNALS, signalFault } from '../contracts/signals.js';
 import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
 import { forgetUnderWay } from '../domain/ledger/holds.js';
-import { type PackedLedger, packLedger, unpackLedger } from '../domain/ledger/pack.js';
+import {
+  type PackedHolders,
+  type PackedLedger,
+  type PackedRoutes,
+  packHolders,
+  packLedger,
+  packRoutes,
+  unpackLedger,
+} from '../domain/ledger/pack.js';
 import { emptyLedger, type LedgerState } from '../domain/ledger/state.js';
 import { type LedgerEffect, type LedgerInput, ledgerStep, nextLook } from '../domain/ledger/step.js';
 import {
@@ -51,10 +57,10 @@ export const brake = wf.defineUpdate<BrakeStatus, [{ on: boolean; by: string }]>
 export const forget = wf.defineUpdate<{ result: 'accepted'; reason: string }, [{ node: string; by: string }]>(
   'forget',
 );
-export const routes = wf.defineQuery<LedgerRoutes>('routes');
+export const routes = wf.defineQuery<PackedRoutes>('routes');
 export const nodes = wf.defineQuery<NodeRow[]>('nodes');
 export const ledger = wf.defineQuery<PackedLedger>('ledger');
-export const holders = wf.defineQuery<Holders>('holders');
+export const holders = wf.defineQuery<PackedHolders>('holders');
 export const fleetStatus = wf.defineQuery<FleetStatus>('status');
 
 interface FleetCarry {
@@ -259,8 +265,8 @@ class Fleet {
       const { runId, continuedFromExecutionRunId } = wf.workflowInfo();
       return { run_id: runId, continued_run_id: continuedFromExecutionRunId ?? null };
     };
-    wf.setHandler(routes, () => routesOf(this.state, run()));
-    wf.setHandler(holders, () => holdersOf(this.state, run()));
+    wf.setHandler(routes, () => packRoutes(routesOf(this.state, run())));
+    wf.setHandler(holders, () => packHolders(holdersOf(this.state, run())));
     wf.setHandler(nodes, () => nodeRows(this.state));
     wf.setHandler(fleetStatus, () => fleetStatusOf(this.state));
     wf.setHandler(ledger, () => packLedger(this.state));

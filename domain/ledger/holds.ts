@@ -5,11 +5,30 @@ import type { ClosedMsg } from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
 import type { LedgerEffect } from './effects.js';
 import { dropEndpoint } from './endpoints.js';
-import { AT_HELLO, alarm, endHold, type Grant, type LedgerState, note, UNDER_WAY } from './state.js';
+import {
+  AT_HELLO,
+  alarm,
+  endHold,
+  type Grant,
+  isOf,
+  type LedgerState,
+  note,
+  type RunIds,
+  UNDER_WAY,
+} from './state.js';
 
 /** INV-5: a sweep that would stop more than this share, and more than so many, stops none. */
 const SWEEP_SHARE = 0.1;
 const SWEEP_MIN = 3;
+
+/**
+ * `never_started` is a run's word on its own orders. Of what was routed, or granted to a run that it was reset from (whose
+ * grants Temporal tells it again), it can't know that: such a hold stays (INV-1, INV-5).
+ */
+export function canEnd(grant: Grant, proof: StopProof | null, by: RunIds | null): boolean {
+  if (proof?.proof !== 'never_started') return true;
+  return grant.ready_at === undefined && (by === null || isOf(grant, by));
+}
 
 /** `proof` null: its replica gives it up as it is, and the ledger stops it when the node is there. */
 export function endMember(

@@ -1,7 +1,8 @@
 // The ledger's state as it is carried over continue-as-new and answered whole: one payload, of which Temporal takes 2 MB
 // at most (INV-11). Records lie column by column and equal values once, so that equal nodes share a hardware profile,
 // and what a record says twice is said once. `unpack` gives back exactly what was packed.
-import type { Endpoint } from '../../contracts/routes.js';
+import type { Holders } from '../../contracts/messages.js';
+import type { Endpoint, LedgerRoutes } from '../../contracts/routes.js';
 import type { Grant, LedgerState, NodeEntry } from './state.js';
 
 /**
@@ -55,6 +56,21 @@ export function unpackLedger(p: PackedLedger): LedgerState {
     endpoints: Object.fromEntries(recordsOf(p.endpoints).map(row => unpackEndpoint(row, grants))),
   };
 }
+
+/** Answers of queries, of which Temporal takes no more than of other payloads: 10,000 endpoints are 2.5 MB otherwise. */
+export type PackedRoutes = Omit<LedgerRoutes, 'endpoints'> & { endpoints: Table };
+export type PackedHolders = Omit<Holders, 'grants'> & { grants: Table };
+
+export const packRoutes = (r: LedgerRoutes): PackedRoutes => ({ ...r, endpoints: table(r.endpoints) });
+export const unpackRoutes = (p: PackedRoutes): LedgerRoutes => ({
+  ...p,
+  endpoints: recordsOf(p.endpoints) as unknown as Endpoint[],
+});
+export const packHolders = (h: Holders): PackedHolders => ({ ...h, grants: table(h.grants) });
+export const unpackHolders = (p: PackedHolders): Holders => ({
+  ...p,
+  grants: recordsOf(p.grants) as unknown as Holders['grants'],
+});
 
 /** Stands for the record's own run id, node or replica. A text that has such a character keeps it behind ESCAPE. */
 const MARK = '\u0001';

@@ -63,7 +63,7 @@ export function isOvertaken(state: LedgerState, msg: Pick<Want, 'key' | 'replica
 
 /**
  * What another run of this replica has left (terminated, reset, or never claimed), newest first. Only where every node
- * can be asked about it: what is on a node that is away stays held (INV-2) and is passed by.
+ * can be asked about it: what is on a node that is away stays held (INV-2); see keptWhereAway.
  */
 function leftByAnotherRun(state: LedgerState, msg: Want, among = Object.values(state.grants)) {
   return among
@@ -77,6 +77,23 @@ function leftByAnotherRun(state: LedgerState, msg: Want, among = Object.values(s
         g.members.every(m => state.nodes[m.node]?.facts.state === 'connected'),
     )
     .sort((a, b) => b.fence - a.fence)[0];
+}
+
+/**
+ * Why a run waits for what another run has left: a routed engine on a node that isn't heard and isn't lost serves its
+ * clients, and a second one would end it when the node is back (INV-5).
+ */
+function keptWhereAway(state: LedgerState, msg: Want, among: Grant[]): string | null {
+  for (const g of among) {
+    const routed = g.gave_up === undefined && state.endpoints[g.replica]?.fence === g.fence;
+    if (g.replica !== msg.replica || isOf(g, msg) || g.tried === msg.run_id || !routed) continue;
+    for (const { node } of g.members) {
+      const now = state.nodes[node]?.facts.state;
+      if (now === undefined || now === 'connected' || (now === 'lost' && !state.brake.on)) continue;
+      return `its engine (fence ${g.fence}) serves on ${node}, which is ${now}: taken over when that node is heard, replaced when it is lost`;
+    }
+  }
+  return null;
 }
 
 /** Adoption of somebody else's process gets it too: nothing of that name may run already. */
@@ -100,10 +117,13 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
       continue;
     }
     fleet ??= candidates(state);
-    const placed =
-      want.adopt === null
-        ? place(want.shape, fleet, want.exclude, want.prefer, now)
-        : placeAdopted(state, want.replica, want.adopt);
+    const kept = keptWhereAway(state, want, theirs);
+    const placed: Placed =
+      kept !== null
+        ? { fits: false, reason: kept, hopeless: false, refusals: [] }
+        : want.adopt === null
+          ? place(want.shape, fleet, want.exclude, want.prefer, now)
+          : placeAdopted(state, want.replica, want.adopt);
     if (!placed.fits) {
       // Nodes that were there before the ledger began anew may yet fit.
       const hopeless = placed.hopeless && state.rebuilding === null && state.expected.length === 0;

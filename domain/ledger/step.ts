@@ -6,7 +6,7 @@ import { TIMING } from '../../contracts/timing.js';
 import { judgeBrake, setBrake } from './brake.js';
 import { ackReply, type LedgerEffect, liveQueues } from './effects.js';
 import { dropEndpoint, isLatestEndpoint, isTableHeld, lookHeld, setEndpoint } from './endpoints.js';
-import { closed, endMember, nextSettle, settle, settled, settleFailed } from './holds.js';
+import { canEnd, closed, endMember, nextSettle, settle, settled, settleFailed } from './holds.js';
 import { forget, giveUp, lossNews, nodeFacts } from './nodes.js';
 import { asserted, beginRebuild, heardOf, nextAsk, rebuildEnds, rebuildLook, surveyed } from './rebuild.js';
 import { placeWaiting, reserve, withdraw } from './reserve.js';
@@ -69,16 +69,21 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
       return;
     case 'renew': {
       const { release, ...rest } = input;
-      for (const m of release.members) endMember(state, release.fence, m.node, m.proof, now);
-      const left = state.grants[release.fence];
-      if (left !== undefined) left.tried = input.run_id;
+      const held = state.grants[release.fence];
+      if (held === undefined || release.members.every(m => canEnd(held, m.proof, input))) {
+        for (const m of release.members) endMember(state, release.fence, m.node, m.proof, now);
+        const left = state.grants[release.fence];
+        if (left !== undefined) left.tried = input.run_id;
+      }
       heardOf(state, input.replica, now, effects);
       reserve(state, rest, now, effects);
       return;
     }
     case 'release': {
       if (input.withdraw !== null) withdraw(state, input.replica, input.withdraw);
-      if (input.fence !== null) {
+      const held = input.fence === null ? undefined : state.grants[input.fence];
+      const ends = held === undefined || input.members.every(m => canEnd(held, m.proof, null));
+      if (input.fence !== null && ends) {
         for (const m of input.members) endMember(state, input.fence, m.node, m.proof, now);
         dropEndpoint(state, input.replica, input.fence, now);
       }

@@ -31,6 +31,10 @@ export async function startInstallation() {
   await until('dev', () => {
     if (child.exitCode !== null) throw new Error(`dev ended:\n${output}`);
     return output.includes('All parts are ready');
+  }).catch(async err => {
+    child.kill('SIGINT');
+    await until('the end of dev', () => child.exitCode !== null || !alive(child.pid), { every: 50 });
+    throw err;
   });
   const readyMs = performance.now() - started;
   const data = path.join(dir, 'data');

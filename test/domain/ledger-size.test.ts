@@ -1,10 +1,17 @@
 // INV-11 in bytes: what the ledger of 10,000 GPUs carries over continue-as-new, and the largest of the other payloads.
 import { describe, expect, it } from 'vitest';
 import type { NodeFacts } from '../../contracts/messages.js';
-import { packLedger, unpackLedger } from '../../domain/ledger/pack.js';
+import {
+  packHolders,
+  packLedger,
+  packRoutes,
+  unpackHolders,
+  unpackLedger,
+  unpackRoutes,
+} from '../../domain/ledger/pack.js';
 import { emptyLedger, type Grant, type LedgerState } from '../../domain/ledger/state.js';
 import { type LedgerInput, ledgerStep } from '../../domain/ledger/step.js';
-import { ledgerDetails, nodeRows } from '../../domain/ledger/view.js';
+import { holdersOf, ledgerDetails, nodeRows, routesOf } from '../../domain/ledger/view.js';
 import { assertion, endpointMsg, reserve, shapeOf } from '../../domain/replica/make.js';
 import { Bench, facts, spec } from './fixtures.js';
 
@@ -100,6 +107,14 @@ describe('the ledger of 10,000 GPUs', () => {
     const packed = json(packLedger(s));
     expect(Buffer.byteLength(packed)).toBeLessThan(1_600_000);
     expect(unpackLedger(JSON.parse(packed))).toEqual(s);
+    // Nor do the answers that each control plane reads all the time.
+    const run = { run_id: uuid(1), continued_run_id: null };
+    const routes = packRoutes(routesOf(s, run));
+    expect(bytes(routes)).toBeLessThan(1_600_000);
+    expect(unpackRoutes(JSON.parse(json(routes)))).toEqual(routesOf(s, run));
+    const holders = packHolders(holdersOf(s, run));
+    expect(bytes(holders)).toBeLessThan(1_600_000);
+    expect(unpackHolders(JSON.parse(json(holders)))).toEqual(holdersOf(s, run));
   });
 
   it('says a hardware profile once, however many nodes have it', () => {

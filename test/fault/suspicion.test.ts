@@ -103,6 +103,29 @@ describe.runIf(LONG)('a node that is silent', () => {
     await stopped(w, 'kept');
   });
 
+  it('lets a replica that was reset wait for its engine that serves on, and take it over when the agent is back', async () => {
+    const before = await on(B, 'again');
+    const running = w.load(['again']);
+    await killAgent(B);
+    await w.untilNode(B, 'unsupervised');
+    await w.workflow(
+      'reset',
+      'replica/again',
+      '--type',
+      'FirstWorkflowTask',
+      '--reason',
+      'somebody tries it',
+    );
+    await waitFor('it to wait', async () => (await w.at.status('again'))?.reason.includes(`serves on ${B}`));
+    await moreAnswers(running);
+    await w.agents[B]!.start();
+    const after = await w.at.untilPhase('again', 'ready');
+    expect([after.fence, pidOf(after)]).toEqual([before.fence, pidOf(before)]);
+    await moreAnswers(running);
+    expect(await running.stop()).toEqual([]);
+    await stopped(w, 'again');
+  });
+
   it('stops an engine that was replaced while nobody could reach it, when its node comes back', async () => {
     // SIGTERM closes its port and leaves the process, as a network that is cut does.
     const env = {

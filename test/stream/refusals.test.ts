@@ -4,6 +4,7 @@ import { ChannelCredentials, Metadata, status } from '@grpc/grpc-js';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { Backoff } from '../../agent/stream/backoff.js';
+import { isAbsent } from '../../agent/stream/end.js';
 import { agentProto } from '../../proto/load.js';
 import { peerAddress } from '../../server/stream/identify.js';
 import { forgeLeaf } from '../pki/forge.js';
@@ -102,6 +103,31 @@ test('the back-off doubles from base to max and takes away at most half', () => 
   ]);
   high.reset();
   expect(high.next()).toBe(1_000);
+});
+
+test('waits at a lower bound double no further than it, and no longer ones follow from them', () => {
+  const backoff = new Backoff(1_000, 30_000, () => 1);
+  expect(Array.from({ length: 6 }, () => backoff.next(4_000))).toEqual([
+    1_000, 2_000, 4_000, 4_000, 4_000, 4_000,
+  ]);
+  expect(backoff.next()).toBe(4_000);
+  expect(backoff.next()).toBe(8_000);
+  expect(new Backoff(10_000, 30_000, () => 1).next(4_000)).toBe(10_000);
+  expect(new Backoff(100, 1_000, () => 1).next(4_000)).toBe(100);
+});
+
+test('only a peer that is not there at all is absent: one that answers and breaks off may be overloaded', () => {
+  const error = (code: string) => Object.assign(new Error(code), { code });
+  expect(['ECONNREFUSED', 'EHOSTUNREACH', 'ENETUNREACH'].map(code => isAbsent(error(code)))).toEqual([
+    true,
+    true,
+    true,
+  ]);
+  expect([error('ECONNRESET'), error('ERR_SSL_WRONG_VERSION_NUMBER'), null].map(isAbsent)).toEqual([
+    false,
+    false,
+    false,
+  ]);
 });
 
 /** One call with any certificate at all, as a foreign client would make it. */

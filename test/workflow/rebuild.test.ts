@@ -103,7 +103,9 @@ describe('a ledger that was terminated', () => {
     await installation.ledgerHandle().terminate('by the test');
     await anew();
     await eventually(fleetStatus, s => s.unclaimed.length === 1, 'it is unclaimed');
-    expect((await installation.fleet.routes()).endpoints).toMatchObject([{ replica: 'orphan', fence }]);
+    // No table while it is rebuilt.
+    const table = await eventually(installation.fleet.routes, t => !t.rebuilding, 'it is whole');
+    expect(table.endpoints).toMatchObject([{ replica: 'orphan', fence }]);
     await installation.row(
       'n1',
       r => r.gpus.free === 7 && r.conditions.some(c => c.code === 'unclaimed'),

@@ -71,8 +71,12 @@ it('under a flood, with tasks that are under way when the old one ends', { timeo
   await installation.start({ ...SHORT, maxSignals: 30, outboxResend: 500 }, 500, sameAgain);
   await flood;
   for (const replica of replicas) await replica.reaches('ready');
-  const { nodes, grants } = await installation.fleet.ledger();
-  expect(Object.keys(nodes)).toHaveLength(121);
+  await eventually(
+    async () => Object.keys((await installation.fleet.ledger()).nodes).length,
+    count => count === 121,
+    'every signal of the flood has come to the ledger',
+  );
+  const { grants } = await installation.fleet.ledger();
   expect(Object.keys(grants)).toHaveLength(3);
   expect(node.countOf('launch')).toBe(3);
 });
