@@ -62,6 +62,10 @@ export interface ReleaseMsg {
   key: string;
   replica: string;
   fence: number | null;
+  /** The run that releases: one that was reset says nothing of what an earlier course of it has started. */
+  run_id?: string;
+  continued_run_id?: string | null;
+  first_run_id?: string;
   /** A reserve that is withdrawn with it, granted or not. */
   withdraw: string | null;
   /** proof null: the hold stays with fleet and node (INV-1). */

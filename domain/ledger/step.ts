@@ -10,7 +10,7 @@ import { canEnd, closed, endMember, nextSettle, settle, settled, settleFailed } 
 import { forget, giveUp, lossNews, nodeFacts } from './nodes.js';
 import { asserted, beginRebuild, heardOf, nextAsk, rebuildEnds, rebuildLook, surveyed } from './rebuild.js';
 import { placeWaiting, reserve, withdraw } from './reserve.js';
-import { type LedgerState, note } from './state.js';
+import { type LedgerState, note, type RunIds } from './state.js';
 
 export type { LedgerEffect } from './effects.js';
 
@@ -82,7 +82,7 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
     case 'release': {
       if (input.withdraw !== null) withdraw(state, input.replica, input.withdraw);
       const held = input.fence === null ? undefined : state.grants[input.fence];
-      const ends = held === undefined || input.members.every(m => canEnd(held, m.proof, null));
+      const ends = held === undefined || input.members.every(m => canEnd(held, m.proof, runOfRelease(input)));
       if (input.fence !== null && ends) {
         for (const m of input.members) endMember(state, input.fence, m.node, m.proof, now);
         dropEndpoint(state, input.replica, input.fence, now);
@@ -154,6 +154,14 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
     case 'look':
       return;
   }
+}
+
+/** null: a replica of an earlier build doesn't say which run it is. */
+function runOfRelease(msg: Extract<LedgerInput, { kind: 'release' }>): RunIds | null {
+  const { run_id, continued_run_id = null, first_run_id } = msg;
+  return run_id === undefined || first_run_id === undefined
+    ? null
+    : { run_id, continued_run_id, first_run_id };
 }
 
 function exitOfNobody(state: LedgerState, event: EngineEvent, why: string, now: number): void {

@@ -93,6 +93,7 @@ export function release(s: ReplicaState, released: Released | null, withdraw: st
     kind: 'release',
     key: nextKey(s, 'release'),
     replica: s.name,
+    ...runs(s),
     fence: released?.fence ?? null,
     withdraw,
     members: released?.members ?? [],

@@ -121,3 +121,22 @@ describe('a replica that asks anew while its engine is on a node that is not hea
     expect(Object.values(s.endpoints)).toMatchObject([{ replica: 'a', fence: T }]);
   });
 });
+
+it('a run that was reset gives back nothing that its earlier course was granted, by its word that nothing was started', () => {
+  const s = away('connected', false);
+  const release = (run_id: string): LedgerInput => ({
+    kind: 'release',
+    key: `${run_id}/release/9`,
+    replica: 'a',
+    run_id,
+    continued_run_id: null,
+    first_run_id: 'first',
+    fence: T,
+    withdraw: null,
+    members: [{ node: 'n1', proof: { proof: 'never_started', at: '', leaked: [] } }],
+  });
+  ledgerStep(s, [release('reset')], T + 2);
+  expect(Object.keys(s.grants)).toEqual([String(T)]);
+  ledgerStep(s, [release('first')], T + 3);
+  expect(Object.keys(s.grants)).toEqual([]);
+});
