@@ -178,7 +178,14 @@ export interface NodeFacts {
 /** What Temporal says of the latest run of a replica's id that holds something and isn't open (INV-5: positive knowledge). */
 export interface ClosedMsg {
   /** One sweep: judged as one, so that a sweep which would stop too much stops nothing. */
-  closed: { replica: string; first_run_id: string; status: string; closed_at: number; started_at?: number }[];
+  closed: {
+    replica: string;
+    run_id?: string;
+    first_run_id: string;
+    status: string;
+    closed_at: number;
+    started_at?: number;
+  }[];
 }
 
 /** Open runs, by visibility: what a ledger that begins anew must hear of before it grants. */

@@ -10,6 +10,9 @@ export const LABEL_MAX = 63;
 /** The part after `replica/`: one DNS label, so that it can be a unit name, a folder and a label value. */
 export const REPLICA_NAME_PATTERN = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/;
 
+/** State is keyed by names: a name that every JavaScript object has would be found where nothing is kept. */
+export const isKeyOfAll = (name: string): boolean => name in {};
+
 /**
  * The one spelling of a node's name: lower case, no trailing dot.
  * `raw` is a hostname, a `node_id` from a file or a certificate's common name; the error is a sentence for operators.
@@ -36,6 +39,7 @@ export function checkNodeId(id: string): string | null {
     return `${what} is an IP address: a node needs a name that stays when its address changes`;
   }
   if (id.includes('_')) return `${what} has an underscore, which is not allowed in a DNS name; use "-"`;
+  if (isKeyOfAll(id)) return `${what} is a word of JavaScript's that can't be a name: choose another one`;
   const bad = id.match(/[^-a-z0-9.]/u)?.[0];
   if (bad !== undefined) {
     return `${what} has the character ${printable(bad)}: only a-z, 0-9, "-" and "." are allowed`;
@@ -57,8 +61,9 @@ export function checkNodeId(id: string): string | null {
 
 /** Null when `raw` can be a replica's name, else the sentence that says why not. */
 export function checkReplicaName(raw: string): string | null {
-  if (REPLICA_NAME_PATTERN.test(raw)) return null;
   const what = `replica name ${JSON.stringify(raw)}`;
+  if (isKeyOfAll(raw)) return `${what} is a word of JavaScript's that can't be a name: choose another one`;
+  if (REPLICA_NAME_PATTERN.test(raw)) return null;
   if (raw === '') return 'replica name is empty';
   if (raw.length > LABEL_MAX) return `${what} has ${raw.length} characters; at most ${LABEL_MAX} are allowed`;
   if (/[A-Z]/.test(raw)) return `${what} has upper-case letters: use ${JSON.stringify(raw.toLowerCase())}`;

@@ -4,11 +4,22 @@
 import { z } from 'zod';
 import { EngineEvent, Serves, StopProof } from './engine.js';
 import { Inventory } from './inventory.js';
+import { isKeyOfAll } from './names.js';
 import { Endpoint } from './routes.js';
 
 const text = z.string().max(2_000);
-const name = z.string().min(1).max(300);
+const name = z
+  .string()
+  .min(1)
+  .max(300)
+  .refine(v => !isKeyOfAll(v));
 const int = z.number().int();
+/** Workflow time, ms: what JavaScript can show as a date. */
+const time = z.number().min(0).max(8.64e15);
+/** The longest duration that agent.yaml takes is 292 years. */
+const interval = z.number().positive().max(1e13);
+/** What a replica says that it has: a fence is a time in ms, and others must fit above it (INV-6). */
+const claimedFence = int.max(2 ** 52);
 const mask = z.number().int().min(0);
 
 const Shape = z.looseObject({
@@ -71,10 +82,11 @@ export const SIGNALS = {
     }),
     node: z.looseObject({
       node_id: name,
-      seq: z.number(),
+      // At least the time.
+      seq: time,
       state: z.enum(['connected', 'silent', 'unsupervised', 'lost', 'incompatible']),
       reason: text,
-      since: z.number(),
+      since: time,
       agent_version: text,
       labels: z.record(z.string(), z.string()),
       fabrics: z.array(z.string()),
@@ -89,7 +101,7 @@ export const SIGNALS = {
       foreign: mask,
       unproven: z.boolean(),
       conditions: z.array(z.looseObject({ code: z.string(), message: z.string() })),
-      hello_at: z.number(),
+      hello_at: time,
       boot_id: z.string().nullable(),
       running: z.array(
         z.looseObject({
@@ -110,7 +122,7 @@ export const SIGNALS = {
       run_id: name,
       continued_run_id: z.string().nullable(),
       first_run_id: name,
-      fence: int.nullable(),
+      fence: claimedFence.nullable(),
       members: Slots,
       why: z.string(),
       endpoint: Endpoint.loose().nullable(),
@@ -120,10 +132,11 @@ export const SIGNALS = {
       closed: z.array(
         z.looseObject({
           replica: name,
+          run_id: name.optional(),
           first_run_id: name,
           status: name,
-          closed_at: z.number(),
-          started_at: z.number().optional(),
+          closed_at: time,
+          started_at: time.optional(),
         }),
       ),
     }),
@@ -139,7 +152,7 @@ export const SIGNALS = {
   },
   node: {
     hello: z.looseObject({
-      session: z.number(),
+      session: int,
       instance: name,
       peer_addr: z.string().nullable(),
       boot_id: text,
@@ -147,12 +160,12 @@ export const SIGNALS = {
       agent_version: text,
       capabilities: z.array(z.string()),
       proven: z.boolean(),
-      heartbeat_interval_ms: z.number().positive(),
+      heartbeat_interval_ms: interval,
       missed_heartbeats: int.min(1).optional(),
       inventory: Inventory.loose(),
       engines: z.array(z.looseObject({ replica: name, fence: int, rank: int })),
     }),
-    gone: z.looseObject({ session: z.number(), reason: text }),
+    gone: z.looseObject({ session: int, reason: text }),
     digest: z.looseObject({ session: z.number() }),
     forget: z.looseObject({ by: text }),
     report: z.looseObject({}),
@@ -170,7 +183,7 @@ export const SIGNALS = {
         node: name,
         fence: int,
         news: z.enum(['lost', 'back', 'forgotten', 'missing']),
-        at: z.number(),
+        at: time,
         reason: z.string(),
       }),
       z.looseObject({ kind: z.literal('ack'), key: name, version: z.number(), queues: z.array(z.string()) }),

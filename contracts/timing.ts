@@ -38,6 +38,8 @@ export const TIMING = {
   silentWatch: 600_000,
   /** A rebuilt ledger waits this long for open replicas to say what they hold; then only their nodes stay blocked. */
   rebuildPatience: 60_000,
+  /** A ledger without a database shows no table for this long: every control plane says the hellos of its nodes again (200: 10 s). */
+  tableHold: 15_000,
   /** What is left on a node that is there, and couldn't be stopped, is ordered to stop again after this. */
   settleAgain: 60_000,
   /** The janitor's sweep, jittered by a quarter. */

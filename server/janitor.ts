@@ -16,7 +16,7 @@ const NONE_MS = 3_600_000;
 /** An unchanged set is told again after this: a ledger that refused it (INV-5) says so again. */
 const TOLD_MS = 600_000;
 /** Entries of one signal (INV-11: 64 KiB). All of a sweep must be in one, because the ledger judges it as one. */
-const MAX_ENTRIES = 300;
+const MAX_ENTRIES = 250;
 /** A replica is asked at most this often what it holds, and ever more seldom: each time costs history (INV-11). */
 const ASK_MS = 60_000;
 const ASK_MAX_MS = 3_600_000;
@@ -45,8 +45,11 @@ export interface JanitorOptions {
 }
 
 export class Janitor {
-  /** Replica → what its latest run was described as, and until when that is believed. null: there is no run. */
-  private readonly described = new Map<string, { entry: Entry | null; until: number }>();
+  /**
+   * Replica → what its latest run was described as, and until when that is believed; null: there is no run. Not once the
+   * ledger names another run of it, which may have ended before any list showed it.
+   */
+  private readonly described = new Map<string, { entry: Entry | null; until: number; runs: string }>();
   private told = { entries: new Set<string>(), at: 0 };
   /** Replica/run → when it was asked, and when it may be again. */
   private readonly asked = new Map<string, { next: number; wait: number }>();
@@ -107,13 +110,15 @@ export class Janitor {
   }
 
   private async tell(holders: Holders, open: OpenRuns): Promise<void> {
-    const holding = new Set(holders.grants.map(g => g.replica));
-    const suspects = [...holding].filter(replica => !open.replicas.has(replica));
+    const holding = new Map<string, string>();
+    for (const g of holders.grants) holding.set(g.replica, `${holding.get(g.replica) ?? ''}/${g.run_id}`);
+    const suspects = [...holding.keys()].filter(replica => !open.replicas.has(replica));
     for (const replica of this.described.keys())
-      if (!holding.has(replica) || open.replicas.has(replica)) this.described.delete(replica);
+      if (holding.get(replica) !== this.described.get(replica)?.runs || open.replicas.has(replica))
+        this.described.delete(replica);
     const now = this.now();
     const due = suspects.filter(replica => (this.described.get(replica)?.until ?? 0) <= now);
-    await this.describe(due.slice(0, DESCRIBES));
+    await this.describe(due.slice(0, DESCRIBES), holding);
     if (due.length > DESCRIBES) {
       this.o.log.warn(
         { replicas: due.length },
@@ -139,7 +144,7 @@ export class Janitor {
     );
   }
 
-  private async describe(replicas: string[]): Promise<void> {
+  private async describe(replicas: string[], holding: Map<string, string>): Promise<void> {
     const queue = [...replicas];
     const one = async (): Promise<void> => {
       for (let replica = queue.shift(); replica !== undefined; replica = queue.shift()) {
@@ -147,7 +152,12 @@ export class Janitor {
         const entry = run === null ? null : entryOf(replica, run);
         // Open all the same: the list lags behind.
         if (run !== null && entry === null) this.described.delete(replica);
-        else this.described.set(replica, { entry, until: this.now() + (run === null ? NONE_MS : CLOSED_MS) });
+        else
+          this.described.set(replica, {
+            entry,
+            until: this.now() + (run === null ? NONE_MS : CLOSED_MS),
+            runs: holding.get(replica) ?? '',
+          });
       }
     };
     // A description that fails ends the sweep: what isn't known of one may not make a smaller sweep of the others.
@@ -186,6 +196,7 @@ function entryOf(replica: string, run: LatestRun): Entry | null {
   if (status === undefined || run.closedAt === null || run.firstRunId === '') return null;
   return {
     replica,
+    run_id: run.runId,
     first_run_id: run.firstRunId,
     status,
     closed_at: run.closedAt,

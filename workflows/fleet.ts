@@ -40,7 +40,7 @@ import {
   routesOf,
 } from '../domain/ledger/view.js';
 import { activityFault, failure } from './failures.js';
-import { isFull } from './full.js';
+import { continues, isFull } from './full.js';
 import { pushing, settling, surveying } from './profiles.js';
 
 export const reserve = wf.defineSignal<[ReserveMsg]>('reserve');
@@ -73,8 +73,10 @@ interface FleetCarry {
   surveying: boolean;
 }
 
-export async function fleet(carry?: FleetCarry): Promise<void> {
-  const { firstExecutionRunId, startTime } = wf.workflowInfo();
+export async function fleet(given?: FleetCarry): Promise<void> {
+  const info = wf.workflowInfo();
+  const { firstExecutionRunId, startTime } = info;
+  const carry = continues(info) ? given : undefined;
   // From its start on, and not from its first task (which is what the SDK calls runStartTime): a hello that comes in
   // between is told to a ledger that is there.
   const state = carry ? unpackLedger(carry.state) : emptyLedger(firstExecutionRunId, startTime.getTime());

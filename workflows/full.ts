@@ -1,5 +1,5 @@
 // When a run has become long enough to continue as new (INV-11).
-import { workflowInfo } from '@temporalio/workflow';
+import { type WorkflowInfo, workflowInfo } from '@temporalio/workflow';
 import { TIMING } from '../contracts/timing.js';
 
 /** The server suggests it too where its own limits are nearer. */
@@ -12,3 +12,6 @@ export function isFull(signals: number): boolean {
     continueAsNewSuggested
   );
 }
+
+/** What a run that continues none is given as its state was another run's, and is over ("start workflow like this one"). */
+export const continues = (info: WorkflowInfo): boolean => info.continuedFromExecutionRunId !== undefined;

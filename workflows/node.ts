@@ -18,7 +18,7 @@ import { TIMING } from '../contracts/timing.js';
 import { nextLook, nextWatch, nodeStep } from '../domain/node.js';
 import { factsOf, welcome as welcomeOf } from '../domain/node-facts.js';
 import { emptyNode, type NodeEvent, type NodeState, type Watch } from '../domain/node-state.js';
-import { isFull } from './full.js';
+import { continues, isFull } from './full.js';
 import { watchingSilent } from './profiles.js';
 
 export const hello = wf.defineSignal<[NodeHello]>('hello');
@@ -31,8 +31,10 @@ export const welcome = wf.defineQuery<WelcomeInfo>('welcome');
 export const nodeView = wf.defineQuery<NodeState>('status');
 
 /** Ends with a sentence, only when the node is forgotten; its next hello starts another. */
-export async function node(carry?: NodeState): Promise<string> {
-  const nodeId = wf.workflowInfo().workflowId.replace(/^node\//, '');
+export async function node(given?: NodeState): Promise<string> {
+  const info = wf.workflowInfo();
+  const carry = continues(info) ? given : undefined;
+  const nodeId = info.workflowId.replace(/^node\//, '');
   // A run of an older build left out what it didn't know.
   return new Node({ ...emptyNode(nodeId, Date.now()), ...carry }).run();
 }

@@ -22,7 +22,7 @@ import {
 import { replicaStep } from '../domain/replica/step.js';
 import { detailsOf, memoOf, statusOf } from '../domain/replica/view.js';
 import { activityFault, failure } from './failures.js';
-import { isFull } from './full.js';
+import { continues, isFull } from './full.js';
 import { LedgerOutbox } from './outbox.js';
 import { asking, planning } from './profiles.js';
 import { ReplicaOps } from './replica-ops.js';
@@ -47,9 +47,9 @@ export async function replica(
   more?: ReplicaCarry | { adopt: AdoptRequest },
 ): Promise<ReplicaStatus> {
   const given: object = typeof more === 'object' && more !== null ? more : {};
-  const carry = 'state' in given ? (given as ReplicaCarry) : undefined;
-  const adopt = 'adopt' in given ? adoptOrFail(given.adopt) : null;
   const info = wf.workflowInfo();
+  const carry = 'state' in given && continues(info) ? (given as ReplicaCarry) : undefined;
+  const adopt = 'adopt' in given ? adoptOrFail(given.adopt) : null;
   const name = replicaNameOf(info.workflowId);
   // Under another id the ledger could not answer it, and nobody would find it.
   if (name === null)

@@ -4,6 +4,7 @@ import { keyNumber, runOf } from '../../contracts/ids.js';
 import type { EndpointMsg } from '../../contracts/messages.js';
 import type { Endpoint } from '../../contracts/routes.js';
 import { canonicalJson } from '../../contracts/spec.js';
+import { TIMING } from '../../contracts/timing.js';
 import type { Grant, LedgerState } from './state.js';
 
 /** What routers can dial: a node's word that is no address would make them refuse the whole table. */
@@ -49,15 +50,12 @@ export function setEndpoint(state: LedgerState, grant: Grant, endpoint: Endpoint
   newVersion(state, now);
 }
 
-/** Long enough for each control plane to say the hellos of all its nodes again (200 of them: 10 s). */
-const HOLD_MS = 15_000;
-
 /**
  * A ledger that begins without a database hears of the engines one node after the other, and half a table would take
  * the rest from the routers, which serve on with the one that they have (INV-5). Once, from the first engine on.
  */
 export function holdTable(state: LedgerState, now: number): void {
-  if (state.bare && state.held_until === undefined) state.held_until = now + HOLD_MS;
+  if (state.bare && state.held_until === undefined) state.held_until = now + TIMING.tableHold;
 }
 
 /** There is no table to show: whoever has one keeps it (INV-5). */

@@ -134,8 +134,14 @@ export function closed(state: LedgerState, msg: ClosedMsg, now: number): void {
   const victims = msg.closed.flatMap(c =>
     Object.values(state.grants)
       .filter(g => g.replica === c.replica && g.gave_up === undefined)
-      // A word that was on its way while a later run came: what that one was offered is its own to claim.
-      .filter(g => g.claimed_at === undefined || g.claimed_at <= c.closed_at)
+      // A word that was on its way while a later run came: what that one was offered is its own to claim. Not when it is
+      // that run which has ended: what it claimed was only heard later.
+      .filter(
+        g =>
+          g.claimed_at === undefined ||
+          g.claimed_at <= c.closed_at ||
+          (c.run_id !== undefined && g.claimed_by === c.run_id),
+      )
       // A start or an adoption that was refused is no word about the engine of a workflow that Temporal has lost.
       .filter(g => g.unclaimed === undefined || c.status !== 'FAILED')
       // Started before that run: it is no engine of its, and nothing is known of the one that started it.

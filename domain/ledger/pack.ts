@@ -75,7 +75,7 @@ export const unpackHolders = (p: PackedHolders): Holders => ({
 /** Stands for the record's own run id, node or replica. A text that has such a character keeps it behind ESCAPE. */
 const MARK = '\u0001';
 const ESCAPE = '\u0002';
-const RUN_KEYS = ['key', 'run_id', 'continued_run_id', 'endpoint_key'];
+const RUN_KEYS = ['key', 'run_id', 'continued_run_id', 'endpoint_key', 'claimed_by'];
 
 function packGrant(g: Grant): Row {
   const node = g.members[0]?.node ?? '';

@@ -158,8 +158,10 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
   };
   if (known?.endpoint_key !== undefined) grant.endpoint_key = known.endpoint_key;
   if (known?.ready_at !== undefined) grant.ready_at = known.ready_at;
-  if (known !== undefined && !isOf(known, msg)) grant.claimed_at = now;
-  else if (known?.claimed_at !== undefined) grant.claimed_at = known.claimed_at;
+  const anew = known !== undefined && !isOf(known, msg);
+  const [claimed_at, claimed_by] = anew ? [now, msg.run_id] : [known?.claimed_at, known?.claimed_by];
+  if (claimed_at !== undefined) grant.claimed_at = claimed_at;
+  if (claimed_by !== undefined) grant.claimed_by = claimed_by;
   // It knows best what it was told, by whichever ledger.
   if (msg.lost !== undefined && msg.lost.length > 0) grant.told_lost = msg.lost;
   state.grants[fence] = grant;

@@ -36,7 +36,7 @@ export function reserve(state: LedgerState, msg: Want, now: number, effects: Led
   for (const g of own) giveUp(state, g, 'its replica asks for other GPUs', now);
   const stale = leftByAnotherRun(state, msg);
   if (stale !== undefined) {
-    say(offer(stale, msg.key, now));
+    say(offer(stale, msg, now));
     return;
   }
   const at = state.waiting.findIndex(w => w.replica === msg.replica);
@@ -97,8 +97,9 @@ function keptWhereAway(state: LedgerState, msg: Want, among: Grant[]): string | 
 }
 
 /** Adoption of somebody else's process gets it too: nothing of that name may run already. */
-function offer(left: Grant, key: string, now: number): LedgerReply {
+function offer(left: Grant, { key, run_id }: Pick<Want, 'key' | 'run_id'>, now: number): LedgerReply {
   left.claimed_at = now;
+  left.claimed_by = run_id;
   return { kind: 'stale', key, fence: left.fence, members: left.members };
 }
 
@@ -113,7 +114,7 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
     const left = leftByAnotherRun(state, want, theirs);
     if (left !== undefined) {
       state.waiting = state.waiting.filter(w => !(w.key === want.key && w.replica === want.replica));
-      effects.push({ do: 'reply', replica: want.replica, reply: offer(left, want.key, now) });
+      effects.push({ do: 'reply', replica: want.replica, reply: offer(left, want, now) });
       continue;
     }
     fleet ??= candidates(state);

@@ -38,6 +38,8 @@ export interface Grant {
   told_lost?: string[];
   /** When a later run was offered it, or said that it holds it: what closed before that has no say in it any more. */
   claimed_at?: number;
+  /** That run: what it did while it was open may be heard after its end. */
+  claimed_by?: string;
 }
 
 /** A stop order is under way at the node. */

@@ -289,6 +289,24 @@ describe('a claim', () => {
     expect(stops(ledgerStep(s, [closed('a', 'z', T + 70)], T + 71))).toHaveLength(1);
   });
 
+  it('that came before its run was closed, and was heard after that, is the closed run’s', () => {
+    const word: LedgerInput = {
+      kind: 'closed',
+      closed: [{ replica: 'a', run_id: 'z', first_run_id: 'z', status: 'TERMINATED', closed_at: T + 50 }],
+    };
+    for (const claims of [true, false]) {
+      const s = whole();
+      ledgerStep(s, [reserve('a')], T + 1);
+      const fence = s.last_fence;
+      if (claims) ledgerStep(s, [reserve('a', 1, later)], T + 40);
+      const heardLate = claims
+        ? assertion('a', 2, fence, 0, { ...ids('z'), key: 'z/assert/2' })
+        : reserve('a', 1, later);
+      ledgerStep(s, [heardLate], T + 60);
+      expect(stops(ledgerStep(s, [word], T + 61)), claims ? 'claimed' : 'offered').toHaveLength(1);
+    }
+  });
+
   it('is not offered while the stop of that engine is under way', () => {
     const s = whole();
     ledgerStep(s, [reserve('a')], T + 1);

@@ -30,6 +30,7 @@ export const SHORT: Times = {
   stopAssumed: 1_000,
   stopMargin: 2_000,
   pushTimeout: 1_500,
+  tableHold: 500,
 };
 
 /** Made with the server: one that is registered later takes the server seconds to know everywhere. */
