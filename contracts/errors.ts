@@ -107,7 +107,7 @@ export const ERRORS = {
   NODE_IN_USE: {
     retryable: false,
     http: 409,
-    hint: 'The node is there: drain it, or stop its agent, before it is forgotten.',
+    hint: 'It, or an engine of it, answers: only a node of which nothing runs any more is forgotten. End its engines first.',
   },
   STOP_INCOMPLETE: {
     retryable: true,

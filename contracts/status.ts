@@ -58,7 +58,8 @@ export interface ReplicaStatus {
   } | null;
   /** The last 50 decisions, across runs (INV-11). */
   journal: { at: string; text: string }[];
-  spec: { model: string; served_model_name: string; engine: string };
+  /** As it was given, with its name: `ctl deploy -f` takes it as it is. */
+  spec: { name?: string; model: string; served_model_name: string; engine: string; [key: string]: unknown };
 }
 
 /** One row of `ctl nodes --json`. */

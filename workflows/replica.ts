@@ -56,6 +56,7 @@ export async function replica(
     throw failure('SPEC_INVALID', `the workflow id is ${info.workflowId}: start it as replica/<name>`);
   const state =
     carry?.state ?? initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now(), adopt);
+  if (carry === undefined) state.given = { ...(raw as object) };
   state.run_id = info.runId;
   state.continued_run_id = info.continuedFromExecutionRunId ?? null;
   const driver = new Driver(state, carry?.outbox ?? []);
@@ -262,7 +263,7 @@ class Driver {
       await this.askNode(spec);
       this.refuseEnding();
     }
-    this.queue.push({ type: 'apply', spec });
+    this.queue.push({ type: 'apply', spec, given: { ...(given as object) } });
     return {
       result: 'accepted',
       reason: `generation ${this.state.generation + 1} follows with the changed spec`,

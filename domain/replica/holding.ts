@@ -84,6 +84,11 @@ export function onAdoptFailed(
     const outcome = { kind: 'failed' as const, code: ev.code, sentence: ev.sentence, digest: null };
     return finish(s, now, outcome, ev.sentence, make.atRest(s, now));
   }
+  if (s.adopt_own) {
+    const sentence = `${ev.sentence}; it is let be: adopt it with the spec that it runs`;
+    const outcome = { kind: 'failed' as const, code: 'ADOPT_REFUSED', sentence, digest: null };
+    return finish(s, now, outcome, sentence);
+  }
   s.claiming = false;
   s.generation--;
   log(s, now, `not claimed: ${ev.sentence}`);
@@ -117,6 +122,7 @@ export function onLooked(s: ReplicaState, seen: LookedAt, now: number): ReplicaE
       );
     // The ledger has it as unclaimed, and hands it over.
     s.adopt = null;
+    s.adopt_own = true;
     return ask(s, now, 'asking the ledger for the engine that runs');
   }
   const size = (s.spec.tensor_parallel * s.spec.pipeline_parallel) / s.spec.nodes;
@@ -126,6 +132,13 @@ export function onLooked(s: ReplicaState, seen: LookedAt, now: number): ReplicaE
   }
   s.adopt.slots = seen.slots;
   return ask(s, now, 'asking the ledger for the GPUs that the process has');
+}
+
+/** The ledger offers GPUs and no engine: nothing is started beside the one that was to be adopted. */
+export function onNothingToAdopt(s: ReplicaState, now: number): ReplicaEffect[] {
+  const sentence = `the ledger knows of no engine of replica/${s.name} that could be adopted`;
+  const outcome = { kind: 'failed' as const, code: 'ADOPT_REFUSED', sentence, digest: null };
+  return finish(s, now, outcome, sentence, make.atRest(s, now));
 }
 
 export function onNodeNews(s: ReplicaState, r: Of<'node'>, now: number): ReplicaEffect[] {

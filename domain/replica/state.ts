@@ -65,6 +65,10 @@ export interface ReplicaState {
   claiming: boolean;
   /** A process that llmgw didn't start is to be taken over; `slots`: what it was seen to have. */
   adopt: (AdoptRequest & { slots: number[] | null }) | null;
+  /** An operator adopts an engine of this very name: it is taken as it is, or let be; nothing is started in its place. */
+  adopt_own: boolean;
+  /** The spec as it was given, for people who deploy it again. */
+  given: Record<string, unknown>;
   /** A member's node is lost since `at`; `until`: when it is replaced, null: never. */
   lost: { node: string; at: number; until: number | null; reason: string } | null;
   keys: number;
@@ -124,7 +128,7 @@ export type ReplicaEvent =
   /** `heard` false: no control plane instance answered; the time was waited out. */
   | { type: 'drained'; fence: number; drained: boolean; outstanding: number; heard: boolean }
   | { type: 'timer'; id: TimerId }
-  | { type: 'apply'; spec: ReplicaSpec }
+  | { type: 'apply'; spec: ReplicaSpec; given?: Record<string, unknown> }
   | { type: 'restart'; by: string }
   | { type: 'cancel' };
 
@@ -170,6 +174,8 @@ export function initialReplica(
     asserting: null,
     claiming: false,
     adopt: adopt === null ? null : { ...adopt, slots: null },
+    adopt_own: false,
+    given: { ...spec },
     lost: null,
     keys: 0,
     members: [],

@@ -7,7 +7,15 @@ import { TIMING } from '../../contracts/timing.js';
 import { ask, enter, log, node, waitTimers } from './core.js';
 import { excluding } from './exclusions.js';
 import { decideFailure } from './failure.js';
-import { assertHold, onAdoptFailed, onLooked, onNodeLoss, onNodeNews, onStale } from './holding.js';
+import {
+  assertHold,
+  onAdoptFailed,
+  onLooked,
+  onNodeLoss,
+  onNodeNews,
+  onNothingToAdopt,
+  onStale,
+} from './holding.js';
 import * as make from './make.js';
 import type { ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from './state.js';
 import { afterStop, drain, end, finish, onStopFailed, stop, stopEffect } from './stopping.js';
@@ -32,6 +40,7 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       const claimed = s.claiming ? assertHold(s) : [];
       s.claiming = false;
       s.adopt = null;
+      s.adopt_own = false;
       enter(
         s,
         now,
@@ -79,6 +88,7 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
     case 'timer':
       return onTimer(s, ev.id, now);
     case 'apply':
+      s.given = ev.given ?? { ...ev.spec };
       return onApply(s, ev.spec, now);
     case 'restart':
       s.exclude = [];
@@ -130,6 +140,7 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
     s.fence = r.fence;
     s.last_fence = r.fence;
     s.grant = { members: r.members, why: r.why };
+    if (s.adopt_own) return onNothingToAdopt(s, now);
     enter(
       s,
       now,

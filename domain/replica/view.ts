@@ -34,7 +34,13 @@ export function statusOf(s: ReplicaState, now: number): ReplicaStatus {
             member: s.last_failure.member,
           },
     journal: s.journal.map(j => ({ at: iso(j.at), text: j.text })),
-    spec: { model: s.spec.model, served_model_name: s.spec.served_model_name, engine: s.spec.engine },
+    spec: {
+      ...s.given,
+      name: s.name,
+      model: s.spec.model,
+      served_model_name: s.spec.served_model_name,
+      engine: s.spec.engine,
+    },
   };
 }
 

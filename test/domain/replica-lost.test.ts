@@ -272,6 +272,39 @@ describe('a replica that adopts a process', () => {
     expect(other.outcome).toMatchObject({ sentence: expect.stringContaining('engine of replica/x') });
   });
 
+  it('lets an engine of its own name be that runs another spec, or that the ledger does not know', () => {
+    const own = () => {
+      const s = adopting();
+      replicaStep(s, { type: 'looked', result: { slots: [0], engine: { replica: 'r', fence: 4 } } }, 1_001);
+      return s;
+    };
+    const other = own();
+    const offer: LedgerReply = { kind: 'stale', key: other.reserving!, fence: 4, members: [member] };
+    replicaStep(other, { type: 'ledger', reply: offer }, 1_002);
+    const refusal = {
+      type: 'adopt_failed' as const,
+      fence: 4,
+      code: 'FENCE_CONFLICT',
+      sentence: 'it runs another spec',
+    };
+    const effects = replicaStep(other, refusal, 1_003);
+    expect(other.outcome).toMatchObject({ kind: 'failed', code: 'ADOPT_REFUSED' });
+    expect(effects).toMatchObject([{ do: 'ledger', msg: { kind: 'release', fence: null, members: [] } }]);
+    const unknown = own();
+    const granted: LedgerReply = {
+      kind: 'granted',
+      key: unknown.reserving!,
+      fence: 9,
+      members: [member],
+      why: '',
+    };
+    const given = replicaStep(unknown, { type: 'ledger', reply: granted }, 1_002);
+    expect(unknown.outcome).toMatchObject({ kind: 'failed', code: 'ADOPT_REFUSED' });
+    expect(given).toMatchObject([
+      { msg: { kind: 'release', fence: 9, members: [{ proof: { proof: 'never_started' } }] } },
+    ]);
+  });
+
   it('asks as any run does when the process is an engine of its own name', () => {
     const s = adopting();
     const asked = replicaStep(

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { parseReplicaSpec } from '../../contracts/spec.js';
 import { backOff } from '../../domain/replica/failure.js';
 import { statusOf } from '../../domain/replica/view.js';
 import { Bench, digest, proof, spec } from './fixtures.js';
@@ -415,6 +416,14 @@ describe('a replica', () => {
     expect(b.last[0]).toMatchObject({
       msg: { kind: 'renew', release: { members: [{ proof: { proof: 'never_started', leaked: [] } }] } },
     });
+  });
+
+  it('shows the spec so that it can be deployed again', () => {
+    const b = new Bench();
+    b.state.given = { model: 'm', engine: 'vllm', args: ['--seed', '1'], drain_timeout: '5s' };
+    const shown = statusOf(b.state, b.now).spec;
+    expect(shown).toMatchObject({ name: 'r', args: ['--seed', '1'], drain_timeout: '5s' });
+    expect(parseReplicaSpec(shown, 'r')).toMatchObject({ ok: true });
   });
 
   it('survives a JSON round trip in every phase (continue-as-new)', () => {
