@@ -153,6 +153,8 @@ export function closed(state: LedgerState, msg: ClosedMsg, now: number): void {
   );
   const limit = Math.max(SWEEP_MIN, Math.floor(Object.keys(state.grants).length * SWEEP_SHARE));
   if (victims.length > limit) {
+    // The rest of a refused sweep must not pass as a small one, when some are claimed or the word is said again.
+    for (const { grant } of victims) grant.spared = true;
     const names = victims.map(v => v.grant.replica).sort();
     const shown =
       names.length > 5 ? `${names.slice(0, 5).join(', ')} and ${names.length - 5} more` : names.join(', ');
@@ -164,6 +166,7 @@ export function closed(state: LedgerState, msg: ClosedMsg, now: number): void {
     return;
   }
   for (const { grant, status } of victims) {
+    if (grant.spared) continue;
     grant.gave_up = `the workflow of replica/${grant.replica} is ${status.toLowerCase()}`;
     dropEndpoint(state, grant.replica, grant.fence, now);
     note(state, now, `${grant.gave_up}: its engine is stopped (fence ${grant.fence})`);

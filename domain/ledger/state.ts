@@ -30,6 +30,8 @@ export interface Grant {
   tried?: string;
   /** An engine that was found running and that nobody has claimed (INV-5): why. Held, routed, never stopped. */
   unclaimed?: string;
+  /** One of a sweep that was refused: only a run of its own ends it. A claim makes a new grant, without this. */
+  spared?: true;
   /** Why the ledger itself may stop it: its replica gave it up, is positively closed, or has a newer fence (INV-5). */
   gave_up?: string;
   /** Node → the ledger's own stop order: UNDER_WAY, or not before this time, ms. */
