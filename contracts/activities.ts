@@ -15,6 +15,22 @@ export interface MemberOrder {
   spec: ReplicaSpec;
   /** Slots of this node's GPUs, as numbered by its `node` workflow; the agent maps them to UUIDs (Welcome). */
   slots: number[];
+  /** Name of the fabric that all members of a gang are on (INV-3); null or absent: one member. */
+  fabric?: string | null;
+}
+
+/** A member of a gang as the others find it: what its prepare said. */
+export interface Peer {
+  rank: number;
+  node: string;
+  mgmt_addr: string;
+  ports: EnginePorts;
+}
+
+/** The same order as its prepare's (INV-6 compares it without `peers`), and all members in rank order. */
+export interface SpawnOrder extends MemberOrder {
+  /** Absent or empty: one member. */
+  peers?: Peer[];
 }
 
 export interface Prepared {
@@ -27,6 +43,9 @@ export interface Prepared {
   key_id: string | null;
   /** stop_timeout and gpu_release_timeout of the node together, ms: bounds how long a stop is waited for. */
   stop_ms?: number;
+  /** Version and launch mode of the engine as it was looked at: all members of a gang have the same. */
+  engine_version?: string | null;
+  launch_mode?: string | null;
 }
 
 /** Takes over an engine that lives: one of this replica and fence (a lost run's), or a process that an operator names. */
@@ -67,7 +86,7 @@ export interface NodeActivities {
   /** Checks, reserves ports, records the GPU baseline (INV-2). Throws GPU_HELD, GPU_GONE, ENGINE_MISSING, MODEL_MISSING, … */
   prepare(order: MemberOrder): Promise<Prepared>;
   /** Starts the prepared engine. */
-  spawn(order: MemberOrder): Promise<Spawned>;
+  spawn(order: SpawnOrder): Promise<Spawned>;
   /** prepare and spawn in one, for a single member: the short way to (re)start. */
   launch(order: MemberOrder): Promise<Prepared & Spawned>;
   /** Whose a process is and which of the node's GPUs it has. Throws ADOPT_REFUSED with why it can't be taken. */

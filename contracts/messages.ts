@@ -101,6 +101,8 @@ export interface AssertMsg {
   /** null: it holds nothing. */
   fence: number | null;
   members: GrantMember[];
+  /** Of the grant; absent: one member. */
+  fabric?: string | null;
   why: string;
   /** As it was last published; null: not in the table. */
   endpoint: Endpoint | null;
@@ -112,11 +114,19 @@ export type LedgerMsg = ReserveMsg | ReleaseMsg | RenewMsg | EndpointMsg | Asser
 
 /** Ledger → replica. Every LedgerMsg is answered by one of these with its key. */
 export type LedgerReply =
-  | { kind: 'granted'; key: string; fence: number; members: GrantMember[]; why: string }
+  | {
+      kind: 'granted';
+      key: string;
+      fence: number;
+      members: GrantMember[];
+      why: string;
+      /** The fabric that all members are on (INV-3); null or absent: one member. */
+      fabric?: string | null;
+    }
   /** `hopeless`: no node that isn't excluded could host it even if it were empty. */
   | { kind: 'waiting'; key: string; reason: string; hopeless: boolean }
   /** An engine of this replica that this run doesn't know of (of a run that was terminated or reset): claim it or stop it. */
-  | { kind: 'stale'; key: string; fence: number; members: GrantMember[] }
+  | { kind: 'stale'; key: string; fence: number; members: GrantMember[]; fabric?: string | null }
   /** The ledger has lost or doubts what this replica holds: say it (AssertMsg), and ask again for what is waited for. */
   | { kind: 'assert'; key: string }
   /** Of the node of a member of `fence`; see NodeNews. */

@@ -1,6 +1,6 @@
 // What an engine renderer is: a pure mapping from an order to a process, its probes, and the meaning of its log.
 // Renderers do no I/O; the supervisor runs what they say.
-import type { MemberOrder } from '../../contracts/activities.js';
+import type { MemberOrder, Peer } from '../../contracts/activities.js';
 import type { EnginePorts, ExitStatus, FailureClass } from '../../contracts/engine.js';
 
 /** An entry of `engines:` in agent.yaml, after looking at the binary. */
@@ -19,6 +19,8 @@ export interface RenderInput {
   /** In slot order; index is the PCI-bus-order index of the device. */
   gpus: { uuid: string; index: number }[];
   ports: EnginePorts;
+  /** All members in rank order, this one included; empty: one member. `peers[0]` is where the gang meets. */
+  peers: Peer[];
   /** Address that the engine listens on and that peers use. */
   mgmtAddr: string;
   mgmtInterface: string | null;
@@ -34,6 +36,21 @@ export interface RenderInput {
   passEnv: Record<string, string>;
 }
 
+/** Ports of one name: `count` in a row, `ports[name]` is the first. */
+export interface PortNeed {
+  name: string;
+  count: number;
+}
+
+/** A file that must be there before the engine starts, owned by the engine's user. */
+export interface RenderedFile {
+  /** Below runDir, no folders. */
+  name: string;
+  text: string;
+  /** 0o600 for what holds a key, 0o700 for a script. */
+  mode: number;
+}
+
 export interface Probe {
   /** GET on the engine's own port; 200 is ready. */
   healthUrl: string;
@@ -41,6 +58,9 @@ export interface Probe {
   modelsUrl: string;
   /** Sent as a bearer token where the engine has a key. */
   bearer: string | null;
+  /** For one answer, and from one look to the next; absent: the supervisor's own (2 s; 100 ms growing to health_interval). */
+  timeoutMs?: number;
+  periodMs?: number;
 }
 
 export interface Rendered {
@@ -48,7 +68,9 @@ export interface Rendered {
   /** The whole environment of the child (INV-13: a fixed short list, not the agent's). */
   env: Record<string, string>;
   cwd: string;
-  probe: Probe;
+  /** null: this member serves nothing (a follower of a gang): that it lives is all that can be asked. */
+  probe: Probe | null;
+  files?: RenderedFile[];
   /** Values that must never leave the node in a line (INV-10, INV-12). */
   secrets: string[];
 }
@@ -84,8 +106,8 @@ export interface LifeSigns {
 }
 
 export interface EngineRenderer {
-  /** Names of the ports it needs for this order, `http` first. */
-  ports(order: MemberOrder): string[];
+  /** Ports it needs for this member of this order, `http` first where it serves. */
+  ports(order: MemberOrder, engine: ResolvedEngine): PortNeed[];
   render(input: RenderInput): Rendered;
   /** What a log line says of loading; null: nothing new. */
   stage(line: string): Stage | null;
@@ -93,6 +115,8 @@ export interface EngineRenderer {
   isStall(line: string): boolean;
   /** null: hangs of this engine aren't looked for. */
   lifeSigns(order: MemberOrder): LifeSigns | null;
+  /** Longest useful time between SIGTERM and SIGKILL, ms; null: supervisor.stop_timeout. Never lengthens that. */
+  stopMs?(order: MemberOrder): number | null;
   /** Why it ended or never got ready. `wasReady`: it had served. Lines are the log's head and tail, oldest first. */
   explain(input: {
     exit: ExitStatus | null;

@@ -13,7 +13,7 @@ const UUIDS_SINCE = [0, 24] as const;
 const WORKER_SHUTDOWN_SECONDS = 5;
 
 export const vllm: EngineRenderer = {
-  ports: () => ['http'],
+  ports: () => [{ name: 'http', count: 1 }],
   render: renderVllm,
   stage: vllmStage,
   isStall: isVllmStall,

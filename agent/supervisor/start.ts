@@ -4,6 +4,7 @@
 import { spawn } from 'node:child_process';
 import { chmodSync, chownSync, closeSync, openSync } from 'node:fs';
 import path from 'node:path';
+import type { SpawnOrder } from '../../contracts/activities.js';
 import { LlmgwError } from '../../contracts/errors.js';
 import { engineKeyOf } from '../../contracts/ids.js';
 import { makeDir, removeFile, spaceError } from '../state/files.js';
@@ -21,7 +22,7 @@ const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 /** Returns the running handle. `onShimEnd` is called when our child, the shim, ends. */
 export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () => void): Promise<Handle> {
-  const order = prepared.order!;
+  const order: SpawnOrder = prepared.order!;
   const { engine, secretEnv } = await ctx.opts.engines.preflight(order);
   const key = await ctx.opts.secrets.engineKey(order);
   const network = await ctx.opts.network(order);
@@ -32,6 +33,7 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     engine,
     gpus: prepared.gpus,
     ports: prepared.ports,
+    peers: order.peers ?? [],
     mgmtAddr: network.mgmtAddr,
     mgmtInterface: network.mgmtInterface,
     fabricHcas: network.fabricHcas,
@@ -42,14 +44,17 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
   });
   const runtime = ctx.runtimes.of(order);
   runtime.secrets = rendered.secrets;
-  runtime.bearer = rendered.probe.bearer;
+  runtime.bearer = rendered.probe?.bearer ?? null;
   const spawning: Partial<Handle> = {
     state: 'spawning',
-    probe: {
-      health_url: rendered.probe.healthUrl,
-      models_url: rendered.probe.modelsUrl,
-      auth: rendered.probe.bearer !== null,
-    },
+    probe:
+      rendered.probe === null
+        ? null
+        : {
+            health_url: rendered.probe.healthUrl,
+            models_url: rendered.probe.modelsUrl,
+            auth: rendered.probe.bearer !== null,
+          },
   };
   // Even a loss of power must not forget that this fence may have run.
   update(ctx, order, spawning, true);

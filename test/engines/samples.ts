@@ -24,6 +24,7 @@ export function renderInput(changes: Partial<RenderInput> = {}): RenderInput {
       { uuid: 'GPU-bbbb', index: 5 },
     ],
     ports: { http: 20_001 },
+    peers: [],
     mgmtAddr: '10.0.0.11',
     mgmtInterface: null,
     fabricHcas: [],

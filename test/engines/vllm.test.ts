@@ -16,7 +16,7 @@ describe('the command line', () => {
   });
 
   it('asks for one port', () => {
-    expect(vllm.ports(order())).toEqual(['http']);
+    expect(vllm.ports(order(), renderInput().engine)).toEqual([{ name: 'http', count: 1 }]);
   });
 
   it('has no secret in it (INV-12)', () => {
@@ -77,7 +77,7 @@ describe('the environment', () => {
   it('runs open without a key', () => {
     const rendered = vllm.render(renderInput({ engineKey: null }));
     expect(rendered.env).not.toHaveProperty('VLLM_API_KEY');
-    expect(rendered.probe.bearer).toBeNull();
+    expect(rendered.probe?.bearer).toBeNull();
   });
 });
 

@@ -30,35 +30,53 @@ function listen(port: number, onConnection?: (s: net.Socket) => void): Promise<n
   );
 }
 
+const needs = (...names: string[]) => names.map(name => ({ name, count: 1 }));
+
 describe('port leases', () => {
   const free = async () => true;
+
+  it('of several in a row are held whole, and lie side by side', async () => {
+    const dir = tmp();
+    const block = [
+      { name: 'http', count: 1 },
+      { name: 'dist', count: 4 },
+    ];
+    const taken = async (port: number) => port !== 103;
+    const leases = new PortLeases(dir, { from: 100, to: 109 });
+    expect(await leases.take('a/1/0', block, taken)).toEqual({ http: 100, dist: 104 });
+    const again = new PortLeases(dir, { from: 100, to: 109 });
+    await expect(again.take('b/1/0', block, taken)).rejects.toMatchObject({
+      code: 'PORTS_EXHAUSTED',
+      message: expect.stringContaining('4 of them in a row'),
+    });
+  });
 
   it('are the same for an engine every time, and survive a restart', async () => {
     const dir = tmp();
     const leases = new PortLeases(dir, { from: 100, to: 109 });
-    const first = await leases.take('a/1/0', ['http'], free);
-    expect(await leases.take('a/1/0', ['http'], free)).toEqual(first);
-    expect(await new PortLeases(dir, { from: 100, to: 109 }).take('a/1/0', ['http'], free)).toEqual(first);
+    const first = await leases.take('a/1/0', needs('http'), free);
+    expect(await leases.take('a/1/0', needs('http'), free)).toEqual(first);
+    expect(await new PortLeases(dir, { from: 100, to: 109 }).take('a/1/0', needs('http'), free)).toEqual(first);
   });
 
   it('come back only ten minutes after their release', async () => {
     let now = 0;
     const leases = new PortLeases(tmp(), { from: 100, to: 101 }, () => now);
-    await leases.take('a/1/0', ['http', 'rpc'], free);
+    await leases.take('a/1/0', needs('http', 'rpc'), free);
     leases.release('a/1/0');
-    await expect(leases.take('a/2/0', ['http'], free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
+    await expect(leases.take('a/2/0', needs('http'), free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
     now = 599_999;
-    await expect(leases.take('a/2/0', ['http'], free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
+    await expect(leases.take('a/2/0', needs('http'), free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
     now = 600_001;
-    expect(Object.values(await leases.take('a/2/0', ['http'], free))).toHaveLength(1);
+    expect(Object.values(await leases.take('a/2/0', needs('http'), free))).toHaveLength(1);
   });
 
   it('go round the range instead of reusing its start, and skip what is taken', async () => {
     const leases = new PortLeases(tmp(), { from: 100, to: 109 });
     const taken = async (port: number) => port !== 101;
-    expect(await leases.take('a/1/0', ['http'], taken)).toEqual({ http: 100 });
+    expect(await leases.take('a/1/0', needs('http'), taken)).toEqual({ http: 100 });
     leases.release('a/1/0');
-    expect(await leases.take('a/2/0', ['http'], taken)).toEqual({ http: 102 });
+    expect(await leases.take('a/2/0', needs('http'), taken)).toEqual({ http: 102 });
   });
 });
 
