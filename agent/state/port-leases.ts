@@ -13,12 +13,15 @@ const COOL_MS = 600_000;
 const LeaseFile = z.object({
   /** Where the next search starts: the whole range is used before a port comes again. */
   next: z.number().int(),
-  leases: z.record(z.string(), z.object({
+  leases: z.record(
+    z.string(),
+    z.object({
       ports: EnginePorts,
       /** Of the names that have several in a row. */
       counts: z.record(z.string(), z.number().int()).default({}),
       free_at: z.number().nullable(),
-    })),
+    }),
+  ),
 });
 type LeaseFile = z.infer<typeof LeaseFile>;
 

@@ -60,7 +60,11 @@ export async function hold(
       .map(h => ctx.runtimes.of(h).tree),
   );
   const taken = takeBaseline(uuids, gpus, pid => [...ours].some(tree => tree.owns(pid)));
-  const ports = await ctx.ports.take(engineKeyOf(order), checked.renderer.ports(order, checked.engine), isPortFree);
+  const ports = await ctx.ports.take(
+    engineKeyOf(order),
+    checked.renderer.ports(order, checked.engine),
+    isPortFree,
+  );
   const network = await ctx.opts.network(order);
   ctx.opts.fault?.('before_handle');
   return ctx.handles.save({

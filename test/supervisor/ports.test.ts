@@ -56,7 +56,9 @@ describe('port leases', () => {
     const leases = new PortLeases(dir, { from: 100, to: 109 });
     const first = await leases.take('a/1/0', needs('http'), free);
     expect(await leases.take('a/1/0', needs('http'), free)).toEqual(first);
-    expect(await new PortLeases(dir, { from: 100, to: 109 }).take('a/1/0', needs('http'), free)).toEqual(first);
+    expect(await new PortLeases(dir, { from: 100, to: 109 }).take('a/1/0', needs('http'), free)).toEqual(
+      first,
+    );
   });
 
   it('come back only ten minutes after their release', async () => {
@@ -64,9 +66,13 @@ describe('port leases', () => {
     const leases = new PortLeases(tmp(), { from: 100, to: 101 }, () => now);
     await leases.take('a/1/0', needs('http', 'rpc'), free);
     leases.release('a/1/0');
-    await expect(leases.take('a/2/0', needs('http'), free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
+    await expect(leases.take('a/2/0', needs('http'), free)).rejects.toMatchObject({
+      code: 'PORTS_EXHAUSTED',
+    });
     now = 599_999;
-    await expect(leases.take('a/2/0', needs('http'), free)).rejects.toMatchObject({ code: 'PORTS_EXHAUSTED' });
+    await expect(leases.take('a/2/0', needs('http'), free)).rejects.toMatchObject({
+      code: 'PORTS_EXHAUSTED',
+    });
     now = 600_001;
     expect(Object.values(await leases.take('a/2/0', needs('http'), free))).toHaveLength(1);
   });
