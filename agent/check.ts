@@ -1,19 +1,67 @@
 // `llmgw agent --check [--json]`: the node as the agent sees it. Starts nothing, writes nothing, takes no lock.
 import { readFileSync } from 'node:fs';
 import type { Inventory } from '../contracts/inventory.js';
+import { loadTlsFiles } from '../lib/tls/load.js';
 import { openDiscovery } from './assemble.js';
 import { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
 import { wholeInventory } from './inventory.js';
+import { limitsProblem } from './limits.js';
 import { agentVersion } from './version.js';
+
+export { formatInventory } from './check-table.js';
 
 export async function inventoryOf(config: AgentConfig): Promise<Inventory> {
   const conditions = new Conditions();
-  const facts = await openDiscovery(config).discover(isEngine);
+  certificateCondition(config, conditions);
+  engineKeyCondition(config, conditions);
+  const limits = limitsProblem(config);
+  if (limits !== null) conditions.set('limits', limits);
+  const discovery = openDiscovery(config);
+  const facts = await discovery.discover(isEngine);
+  await discovery.close();
   return wholeInventory(
     { nodeId: config.node_id, agentVersion: agentVersion(), tls: config.tls, conditions },
     facts,
   );
+}
+
+/** Warned of from here on, as the running agent does. */
+const ENDS_SOON_MS = 30 * 86_400_000;
+
+/** What a connection would fail for, before there is one. */
+function certificateCondition({ tls, node_id }: AgentConfig, conditions: Conditions): void {
+  if (tls === null) return;
+  try {
+    const { info, outOfDate } = loadTlsFiles(tls, 'client', { anyDate: true });
+    const left = Date.parse(info.not_after) - Date.now();
+    if (outOfDate !== null) conditions.set('certificate', outOfDate.message);
+    else if (info.cn !== node_id)
+      conditions.set(
+        'certificate',
+        `The certificate ${tls.cert} is of ${info.cn === null ? 'nobody (it has no common name)' : info.cn}, and node_id is ${node_id}: the control plane will refuse it; issue one with llmgw ctl cert issue-client ${node_id}.`,
+      );
+    else if (left < ENDS_SOON_MS)
+      conditions.set(
+        'certificate',
+        `The certificate ${tls.cert} ends on ${info.not_after}: issue a new one with llmgw ctl cert issue-client ${node_id} --force.`,
+      );
+  } catch (error) {
+    conditions.set('certificate', (error as Error).message);
+  }
+}
+
+function engineKeyCondition({ engine_key_file: file, engines }: AgentConfig, conditions: Conditions): void {
+  if (file === null || Object.keys(engines).length === 0) return;
+  try {
+    const text = readFileSync(file, 'utf8').trim();
+    if (!/^[0-9a-fA-F]{64}$/.test(text))
+      conditions.set('engine_auth_off', `Engines run without a key: ${file} is no key of 64 hex digits.`);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    const why = code === 'ENOENT' ? 'does not exist' : `can't be read (${code})`;
+    conditions.set('engine_auth_off', `Engines run without a key: ${file} ${why}.`);
+  }
 }
 
 /** Engines carry a mark in their environment; there is no supervisor here to ask. */
@@ -24,36 +72,3 @@ function isEngine(pid: number): boolean {
     return false; // gone, or another user's
   }
 }
-
-/** For people. */
-export function formatInventory(i: Inventory): string {
-  const lines = [
-    `node ${i.node_id}, agent ${i.agent_version}, boot ${i.boot_id}`,
-    `address ${i.mgmt_addr ?? '(as the control plane sees it)'}; GPUs read from ${i.source}${i.driver_version === null ? '' : `, driver ${i.driver_version}`}`,
-    ...i.gpus.map(
-      g =>
-        `  GPU ${g.index}  ${g.name}  ${g.uuid}  ${mib(g.memory_free_mib)} free of ${mib(g.memory_total_mib)}${g.usable ? '' : `  unusable: ${g.reason}`}`,
-    ),
-    ...i.nvlink_islands.map(
-      island => `  NVLink island: GPUs ${island.map(uuid => indexOf(i, uuid)).join(' ')}`,
-    ),
-    ...i.hcas.map(
-      h =>
-        `  HCA ${h.name} port ${h.port}: ${h.state ?? '?'}, ${h.rate_gbps ?? '?'} Gb/s, ${h.link_layer ?? '?'}`,
-    ),
-    ...i.fabrics.map(f => `  fabric ${f.name}: ${f.usable ? 'usable' : f.problems.join('; ')}`),
-    ...i.engines.map(
-      e =>
-        `  engine ${e.name} (${e.type}): ${e.problems.length > 0 ? e.problems.join('; ') : (e.version ?? 'version unknown')}`,
-    ),
-    ...(i.certificate === null
-      ? []
-      : [`  certificate ${i.certificate.cn}, until ${i.certificate.not_after}`]),
-    ...i.conditions.map(c => `  condition ${c.code}: ${c.message}`),
-  ];
-  return `${lines.join('\n')}\n`;
-}
-
-const mib = (n: number | null): string => (n === null ? '?' : `${n} MiB`);
-const indexOf = (i: Inventory, uuid: string): string =>
-  String(i.gpus.find(g => g.uuid === uuid)?.index ?? uuid);

@@ -20,6 +20,7 @@ export interface InventoryOptions {
 export class NodeInventory {
   private facts: NodeFacts;
   private told: NodeFacts;
+  private lookedAt = performance.now();
 
   constructor(
     private readonly opts: InventoryOptions,
@@ -32,6 +33,7 @@ export class NodeInventory {
   /** Takes a new look at the node; true when it tells something new. */
   update(facts: NodeFacts): boolean {
     this.facts = facts;
+    this.lookedAt = performance.now();
     const steady = steadied(facts, this.told.gpus);
     if (essence(steady) === essence(this.told)) return false;
     this.told = steady;
@@ -41,6 +43,11 @@ export class NodeInventory {
   /** What Hello and InventoryChanged carry. */
   announced(): Inventory {
     return this.whole(this.told);
+  }
+
+  /** ms since the last look. */
+  age(): number {
+    return Math.round(performance.now() - this.lookedAt);
   }
 
   /** With the figures of the last look. */

@@ -1,10 +1,16 @@
-// Discovery: what this node is, put together from its parts. NVML comes before nvidia-smi once there is a helper
-// process for it; until then `prefer_nvml` has nothing to prefer.
-import { readFile } from 'node:fs/promises';
+// Discovery: what this node is, put together from its parts.
+import { readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
 import type { Condition, Gpu, Inventory } from '../../contracts/inventory.js';
+import { type Logger, silentLogger } from '../../lib/log.js';
 import type { AgentConfig } from '../config.js';
 import { EngineCatalog } from '../engines/catalog.js';
-import { checkFabrics, infinibandPorts } from './infiniband.js';
+import { hostConditions, hostFacts } from '../host.js';
+import { checkFabrics } from './fabrics.js';
+import { HardwareSource } from './hardware.js';
+import { infiniband } from './infiniband.js';
+import { KnownGpus } from './known-gpus.js';
+import { NvmlHelper, type NvmlHelperOptions } from './nvml-helper.js';
 import { loadSimulation, SimulatedSource, simulationRefusal } from './simulated.js';
 import { SmiSource } from './smi-source.js';
 import type { GpuFacts, GpuInventory, GpuSnapshot, GpuSource } from './types.js';
@@ -17,12 +23,28 @@ export type NodeFacts = Omit<Inventory, 'node_id' | 'agent_version' | 'certifica
 
 export type DiscoveryConfig = Pick<
   AgentConfig,
-  'node_id' | 'server' | 'mgmt_addr' | 'labels' | 'fabrics' | 'discovery' | 'engines'
+  'node_id' | 'server' | 'mgmt_addr' | 'labels' | 'fabrics' | 'discovery' | 'engines' | 'supervisor'
 >;
+
+export interface DiscoveryOptions {
+  log?: Logger;
+  /** Keeps the GPUs that it has seen in work_dir; else it only reads what is kept there. */
+  keep?: boolean;
+  /** Of NVML's helper, for tests. */
+  nvml?: Omit<NvmlHelperOptions, 'library'>;
+}
 
 export interface Discovery {
   /** Everything; a second or two with nvidia-smi. `isOurs`: whether a pid belongs to one of our engines. */
   discover(isOurs?: (pid: number) => boolean): Promise<NodeFacts>;
+  /** GPUs and HCAs anew, everything else as `discover` found it last. */
+  discoverHardware(isOurs: (pid: number) => boolean): Promise<NodeFacts>;
+  /** The driver tells something by itself; `facts` has it already. null: it is to be looked for. */
+  onNews(listener: (facts: NodeFacts | null) => void): void;
+  /** Ends what it has running. */
+  end(): void;
+  /** The same, and waits for it. */
+  close(): Promise<void>;
   /** The GPUs alone, for baselines and the proof of stop (INV-2). */
   gpuSnapshot(): Promise<GpuSnapshot>;
   /** The engines of agent.yaml. */
@@ -45,45 +67,115 @@ const NO_GPUS: GpuSource = {
   snapshot: async () => ({ gpus: [] }),
 };
 
+interface Hardware {
+  inventory: GpuInventory;
+  snapshot: GpuSnapshot;
+  hcas: Awaited<ReturnType<typeof infiniband>>;
+}
+
+interface Rest {
+  engines: NodeFacts['engines'];
+  host: Condition[];
+}
+
 /**
  * @param env LLMGW_SIMULATE names the file of a simulated node.
  * @throws Error with one sentence when a simulation is refused or its file can't be used.
  */
-export function createDiscovery(config: DiscoveryConfig, env: NodeJS.ProcessEnv = process.env): Discovery {
+export function createDiscovery(
+  config: DiscoveryConfig,
+  env: NodeJS.ProcessEnv = process.env,
+  options: DiscoveryOptions = {},
+): Discovery {
   const simulated = simulatedSource(config, env);
-  const gpus = config.discovery.skip_gpus
-    ? NO_GPUS
-    : (simulated ?? new SmiSource(config.discovery.nvidia_smi));
+  const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+  const hardware =
+    simulated === null && !config.discovery.skip_gpus ? hardwareSource(config, bootId, options) : null;
+  const gpus: GpuSource = config.discovery.skip_gpus ? NO_GPUS : (simulated ?? hardware!);
   const catalog = new EngineCatalog(config.engines, { env });
+  let last: { seen: Hardware; rest: Rest; isOurs: (pid: number) => boolean } | null = null;
+
+  const lookAtHardware = async (): Promise<Hardware> => {
+    const [inventory, hcas] = await Promise.all([
+      gpus.inventory(),
+      simulated === null ? infiniband(config.discovery.ib_root) : { ports: simulated.hcas(), conditions: [] },
+    ]);
+    const snapshot =
+      inventory.snapshot ?? (inventory.gpus.length === 0 ? { gpus: [] } : await gpus.snapshot());
+    return { inventory, snapshot, hcas };
+  };
+
+  const lookAtRest = async (): Promise<Rest> => {
+    const [engines, host] = await Promise.all([
+      catalog.list(),
+      // A simulated node's engines need nothing of the host.
+      simulated === null ? hostFacts().then(facts => hostConditions(facts, config)) : [],
+    ]);
+    return { engines, host };
+  };
+
+  const factsOf = (
+    { inventory, snapshot, hcas }: Hardware,
+    { engines, host }: Rest,
+    isOurs: (pid: number) => boolean,
+  ): NodeFacts => {
+    const fabrics = checkFabrics(simulated?.fabrics(config.fabrics) ?? config.fabrics, hcas.ports);
+    const listed = inventory.gpus.map(gpu => withForeign(gpu, snapshot, isOurs));
+    return {
+      boot_id: bootId,
+      mgmt_addr: config.mgmt_addr,
+      labels: config.labels,
+      source: inventory.source,
+      driver_version: inventory.driver_version,
+      gpus: listed,
+      nvlink_islands: inventory.islands,
+      hcas: hcas.ports,
+      fabrics,
+      engines,
+      conditions: [...inventory.conditions, ...hcas.conditions, ...conditions(listed, fabrics), ...host],
+    };
+  };
+
   return {
     catalog,
     engineEnv: simulated?.engineEnv ?? {},
     gpuSnapshot: () => gpus.snapshot(),
-    async discover(isOurs = () => false) {
-      const [inventory, hcas, engines, bootId] = await Promise.all([
-        gpus.inventory(),
-        simulated?.hcas() ?? infinibandPorts(config.discovery.ib_root),
-        catalog.list(),
-        readFile('/proc/sys/kernel/random/boot_id', 'utf8'),
-      ]);
-      const snapshot = inventory.gpus.length === 0 ? { gpus: [] } : await gpus.snapshot();
-      const fabrics = checkFabrics(simulated?.fabrics(config.fabrics) ?? config.fabrics, hcas);
-      const listed = inventory.gpus.map(gpu => withForeign(gpu, snapshot, isOurs));
-      return {
-        boot_id: bootId.trim(),
-        mgmt_addr: config.mgmt_addr,
-        labels: config.labels,
-        source: inventory.source,
-        driver_version: inventory.driver_version,
-        gpus: listed,
-        nvlink_islands: inventory.islands,
-        hcas,
-        fabrics,
-        engines,
-        conditions: [...inventory.conditions, ...conditions(listed, fabrics)],
-      };
+    async discover(isOurs) {
+      const [seen, rest] = await Promise.all([lookAtHardware(), lookAtRest()]);
+      if (isOurs !== undefined) last = { seen, rest, isOurs };
+      return factsOf(seen, rest, isOurs ?? (() => false));
     },
+    async discoverHardware(isOurs) {
+      const [seen, rest] = await Promise.all([lookAtHardware(), last?.rest ?? lookAtRest()]);
+      last = { seen, rest, isOurs };
+      return factsOf(seen, rest, isOurs);
+    },
+    onNews: listener =>
+      hardware?.onNews(() => {
+        const inventory = hardware.again();
+        if (inventory === null || last === null) return listener(null);
+        const seen = { ...last.seen, inventory, snapshot: inventory.snapshot ?? last.seen.snapshot };
+        listener(factsOf(seen, last.rest, last.isOurs));
+      }),
+    end: () => hardware?.end(),
+    close: async () => hardware?.close(),
   };
+}
+
+function hardwareSource(
+  config: DiscoveryConfig,
+  bootId: string,
+  { log = silentLogger(), keep = false, nvml = {} }: DiscoveryOptions,
+): HardwareSource {
+  const { prefer_nvml, nvml_library, nvidia_smi } = config.discovery;
+  // The helper runs in another folder; a bare name is for the loader.
+  const library = nvml_library.includes('/') ? resolve(nvml_library) : nvml_library;
+  return new HardwareSource({
+    nvml: prefer_nvml ? new NvmlHelper({ library, ...nvml }) : null,
+    smi: new SmiSource(nvidia_smi),
+    known: new KnownGpus({ bootId, workDir: config.supervisor.work_dir, readOnly: !keep, log }),
+    log,
+  });
 }
 
 function simulatedSource(config: DiscoveryConfig, env: NodeJS.ProcessEnv): SimulatedSource | null {

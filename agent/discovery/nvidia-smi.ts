@@ -6,25 +6,33 @@ import { type ChildProcess, spawn } from 'node:child_process';
 const DEADLINE_MS = 15_000;
 /** Between SIGTERM and giving up on it: killing a GPU monitor hard has frozen GPUs. */
 const GRACE_MS = 2_000;
+/** After its end: what a child of a wrapper script still holds the pipes for isn't waited for. */
+const DRAIN_MS = 1_000;
 const OUTPUT_MAX = 4 * 1024 * 1024;
 
 export interface SmiOutput {
   /** null: it did not end, or not by itself. */
   code: number | null;
-  /** Both streams: the driver's sentences come on either. */
+  /** Standard output: rows are only looked for here, since a warning on the other stream may land within one. */
+  out: string;
+  /** Both streams, standard output first: the driver's sentences come on either. */
   text: string;
+  /** It did not answer in time; also said of those that aren't started while an earlier one hangs. */
+  hung: boolean;
 }
 
 export class NvidiaSmi {
   readonly #bin: string;
   readonly #deadlineMs: number;
+  readonly #graceMs: number;
   #stuck: ChildProcess | null = null;
   #last: Promise<unknown> = Promise.resolve();
 
   /** @param bin '' looks on PATH. */
-  constructor(bin: string, deadlineMs: number = DEADLINE_MS) {
+  constructor(bin: string, deadlineMs: number = DEADLINE_MS, graceMs: number = GRACE_MS) {
     this.#bin = bin === '' ? 'nvidia-smi' : bin;
     this.#deadlineMs = deadlineMs;
+    this.#graceMs = graceMs;
   }
 
   /** @returns null when there is no such program; a sick driver is an output, not an error. */
@@ -36,45 +44,92 @@ export class NvidiaSmi {
 
   async #run(args: string[]): Promise<SmiOutput | null> {
     if (this.#stuck !== null)
-      return { code: null, text: 'nvidia-smi does not answer: an earlier one still hangs' };
-    const child = spawn(this.#bin, args, {
-      stdio: ['ignore', 'pipe', 'pipe'],
-      env: { PATH: process.env.PATH, LC_ALL: 'C' },
-    });
-    let text = '';
-    const add = (part: Buffer): void => {
-      if (text.length < OUTPUT_MAX) text += part.toString();
-    };
-    child.stdout.on('data', add);
-    child.stderr.on('data', add);
+      return { ...said('nvidia-smi does not answer: an earlier one still hangs'), hung: true };
+    const started = this.#spawn(args);
+    if (!(started instanceof Object && 'child' in started)) return started;
+    const { child } = started;
+    const [out, err] = [new Gathered(), new Gathered()];
+    child.stdout!.on('data', part => out.add(part));
+    child.stderr!.on('data', part => err.add(part));
     return new Promise(resolve => {
-      let grace: NodeJS.Timeout | undefined;
-      const deadline = setTimeout(() => {
-        child.kill('SIGTERM');
-        grace = setTimeout(() => {
-          this.#stuck = child;
-          child.unref();
-          child.stdout.destroy();
-          child.stderr.destroy();
-          child.on('exit', () => {
-            this.#stuck = null;
-          });
-          resolve({ code: null, text: `nvidia-smi did not answer within ${this.#deadlineMs} ms` });
-        }, GRACE_MS);
-      }, this.#deadlineMs);
+      const timers: NodeJS.Timeout[] = [];
+      const after = (ms: number, run: () => void) => timers.push(setTimeout(run, ms));
       const done = (output: SmiOutput | null): void => {
-        clearTimeout(deadline);
-        clearTimeout(grace);
+        for (const timer of timers) clearTimeout(timer);
         resolve(output);
       };
-      child.on('error', (error: NodeJS.ErrnoException) =>
-        done(
-          error.code === 'ENOENT'
-            ? null
-            : { code: null, text: `nvidia-smi could not be run: ${error.message}` },
-        ),
-      );
-      child.on('close', code => done({ code, text }));
+      const late = { ...said(`nvidia-smi did not answer within ${this.#deadlineMs} ms`), hung: true };
+      let asked = false;
+      const ended = (code: number | null, signal: NodeJS.Signals | null): void => {
+        child.stdout?.destroy();
+        child.stderr?.destroy();
+        const how = signal === null ? '' : `nvidia-smi was ended by ${signal}\n`;
+        const text = [out.text(), err.text(), how].filter(part => part !== '').join('\n');
+        done(asked ? late : { code, out: out.text(), text, hung: false });
+      };
+      after(this.#deadlineMs, () => {
+        asked = true;
+        terminate(child);
+        after(this.#graceMs, () => {
+          this.#abandon(child);
+          done(late);
+        });
+      });
+      child.on('error', (error: NodeJS.ErrnoException) => done(notRun(error)));
+      child.on('exit', (code, signal) => after(DRAIN_MS, () => ended(code, signal)));
+      child.on('close', ended);
     });
+  }
+
+  #spawn(args: string[]): { child: ChildProcess } | SmiOutput | null {
+    try {
+      const env = { PATH: process.env.PATH, LC_ALL: 'C' };
+      return { child: spawn(this.#bin, args, { stdio: ['ignore', 'pipe', 'pipe'], env, detached: true }) };
+    } catch (error) {
+      return notRun(error as NodeJS.ErrnoException);
+    }
+  }
+
+  #abandon(child: ChildProcess): void {
+    this.#stuck = child;
+    child.unref();
+    child.stdout?.destroy();
+    child.stderr?.destroy();
+    child.on('exit', () => {
+      this.#stuck = null;
+    });
+  }
+}
+
+/** With its group: a wrapper script has the real one as its child. Never SIGKILL, see GRACE_MS. */
+function terminate(child: ChildProcess): void {
+  try {
+    if (child.pid !== undefined) process.kill(-child.pid, 'SIGTERM');
+  } catch {
+    // It has just ended.
+  }
+}
+
+function said(text: string): SmiOutput {
+  return { code: null, out: '', text, hung: false };
+}
+
+function notRun(error: NodeJS.ErrnoException): SmiOutput | null {
+  return error.code === 'ENOENT' ? null : said(`nvidia-smi could not be run: ${error.message}`);
+}
+
+/** A stream's bytes, bounded, decoded once whole: a character may lie across two chunks. */
+class Gathered {
+  #parts: Buffer[] = [];
+  #size = 0;
+
+  add(part: Buffer): void {
+    if (this.#size < OUTPUT_MAX) this.#parts.push(part);
+    this.#size += part.length;
+  }
+
+  text(): string {
+    const text = Buffer.concat(this.#parts).subarray(0, OUTPUT_MAX).toString('utf8');
+    return text.replace(/^\ufeff/, '');
   }
 }

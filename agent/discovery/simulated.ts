@@ -9,7 +9,7 @@ import { parse } from 'yaml';
 import { z } from 'zod';
 import type { Hca } from '../../contracts/inventory.js';
 import { isLoopbackHost, parseServerUrl } from '../../lib/address.js';
-import type { FabricConfig } from './infiniband.js';
+import type { FabricConfig } from './fabrics.js';
 import type { GpuFacts, GpuInventory, GpuProcess, GpuSnapshot, GpuSource } from './types.js';
 
 export const Simulation = z.strictObject({

@@ -1,89 +1,71 @@
 // GPUs as nvidia-smi tells them. A GPU that was there and is sick or gone stays in the list as unusable with the
 // reason (its slot must not be taken for another's), and a driver that doesn't answer is a condition, not "no GPUs".
 import type { Condition } from '../../contracts/inventory.js';
-import { csvRows, numberCell, sickness, textCell } from './cells.js';
-import { NvidiaSmi, type SmiOutput } from './nvidia-smi.js';
-import { maximalCliques, nvlinkPairs } from './topology.js';
+import { indexCell, numberCell, type Row, type RowFault, splitCells } from './cells.js';
+import { hostMemory } from './host-memory.js';
+import { migInstances } from './mig.js';
+import { NvidiaSmi } from './nvidia-smi.js';
+import { gpuOf, missingIndices, notesOf, type ReadGpu, untangled, withDetails } from './smi-gpus.js';
+import { conditionsOf, type LostGpu, lostGpus } from './smi-sentences.js';
+import { FORMAT, SmiTables } from './smi-tables.js';
+import { type Islands, islandsOf } from './topology.js';
 import type { GpuFacts, GpuInventory, GpuProcess, GpuSnapshot, GpuSource } from './types.js';
 
-/** What every driver in use knows. */
-const BASE = [
-  'index',
-  'uuid',
-  'name',
-  'pci.bus_id',
-  'memory.total',
-  'memory.used',
-  'memory.free',
-  'driver_version',
-];
-/** Unknown to older drivers, which refuse the whole query: asked apart, each dropped once it was refused. */
-const OPTIONAL = ['compute_cap', 'mig.mode.current', 'fabric.state'];
-
-const format = ['--format=csv,noheader,nounits'];
-
-const SENTENCES: { match: RegExp; code: string; message: (text: string) => string }[] = [
-  {
-    match: /Driver\/library version mismatch/,
-    code: 'gpu_driver_mismatch',
-    message: text =>
-      `the NVIDIA driver in the kernel and its library differ (${/NVML library version: (\S+)/.exec(text)?.[1] ?? 'after an upgrade'}): reboot the node or reload the module; running engines go on`,
-  },
-  {
-    match: /couldn't communicate with the NVIDIA driver/,
-    code: 'gpu_driver_absent',
-    message: () => 'nvidia-smi cannot reach the NVIDIA driver: it is not loaded',
-  },
-  {
-    match: /No devices were found/,
-    code: 'gpu_none_found',
-    message: () => 'the NVIDIA driver is loaded but found no GPU',
-  },
-  {
-    match: /Insufficient Permissions/,
-    code: 'gpu_no_permission',
-    message: () => 'the agent may not ask the NVIDIA driver (insufficient permissions)',
-  },
-];
-
-const LOST =
-  /Unable to determine the device handle for (?:GPU)?\s*([0-9A-Fa-f:.]+?):?\s+(?:Unknown Error|GPU is lost.*)$/gm;
-
-interface Reading {
+/** One look at the list of GPUs. */
+interface Listing {
   /** null: there is no nvidia-smi. */
-  gpus: (GpuFacts & { used: number | null })[] | null;
-  driver: string | null;
+  gpus: ReadGpu[] | null;
+  /** By UUID, as they came. */
+  rows: Map<string, Row>;
+  faults: RowFault[];
+  lost: LostGpu[];
   conditions: Condition[];
+}
+
+/** A listing with what only inventories ask. */
+interface Whole extends Omit<Listing, 'gpus'> {
+  gpus: ReadGpu[];
+  driver: string | null;
+  islands: string[][];
+  /** Two of its answers don't fit together, or one was cut: a GPU may have come or gone between them. */
+  doubtful: boolean;
 }
 
 export class SmiSource implements GpuSource {
   readonly #smi: NvidiaSmi;
   /** True when agent.yaml names the program: then its absence is a fault. */
   readonly #wanted: boolean;
-  readonly #optional = new Set(OPTIONAL);
+  readonly #meminfo: string;
+  readonly #tables: SmiTables;
   /** Every GPU ever seen since the agent started, by UUID. */
   readonly #known = new Map<string, GpuFacts>();
   #snapshot: Promise<GpuSnapshot> | null = null;
 
-  constructor(bin: string, smi: NvidiaSmi = new NvidiaSmi(bin)) {
+  constructor(bin: string, smi: NvidiaSmi = new NvidiaSmi(bin), meminfo = '/proc/meminfo') {
     this.#smi = smi;
+    this.#tables = new SmiTables(smi);
     this.#wanted = bin !== '';
+    this.#meminfo = meminfo;
   }
 
   async inventory(): Promise<GpuInventory> {
-    const { gpus: read, driver, conditions } = await this.#read();
-    if (read === null) return { source: 'none', driver_version: null, gpus: [], islands: [], conditions };
-    const extra = await this.#optionalFields();
-    const gpus = read.map(({ used: _, ...gpu }) => withOptional(gpu, extra.get(gpu.uuid)));
-    for (const gpu of gpus) this.#known.set(gpu.uuid, gpu);
-    const all = this.#withVanished(gpus);
-    const topology = gpus.length > 1 ? await this.#smi.run(['topo', '-m']) : null;
+    let listing = await this.#list();
+    if (listing.gpus === null)
+      return { source: 'none', driver_version: null, gpus: [], islands: [], conditions: listing.conditions };
+    let whole = await this.#whole({ ...listing, gpus: listing.gpus });
+    if (whole.doubtful) {
+      listing = await this.#list();
+      whole = await this.#whole({ ...listing, gpus: listing.gpus ?? [] });
+    }
+    for (const { used: _, ...gpu } of whole.gpus) this.#known.set(gpu.uuid, gpu);
+    const gpus = this.#withVanished(whole).map(({ used: _, ...gpu }) => gpu);
     return {
-      source: all.length === 0 ? 'none' : 'nvidia-smi',
-      driver_version: driver,
-      gpus: all,
-      islands: topology === null ? [] : islands(topology, gpus, conditions),
-      conditions,
+      source: gpus.length === 0 ? 'none' : 'nvidia-smi',
+      driver_version: whole.driver,
+      gpus,
+      islands: whole.islands,
+      conditions: whole.conditions,
+      ...partial(whole),
     };
   }
 
@@ -96,149 +78,171 @@ export class SmiSource implements GpuSource {
   }
 
   async #look(): Promise<GpuSnapshot> {
-    const { gpus: read } = await this.#read();
-    const gpus = read?.map(gpu => this.#withKnownFault(gpu)) ?? null;
-    const used = new Map((gpus ?? []).map(gpu => [gpu.uuid, gpu.used]));
-    const processes = gpus === null || gpus.length === 0 ? null : await this.#processes();
+    const listing = await this.#list();
+    const read = (listing.gpus ?? []).map(gpu => this.#withKnownFault(gpu));
+    const processes = read.length === 0 ? null : await this.#processes();
     return {
-      gpus: this.#withVanished(gpus ?? []).map(({ uuid, index, usable, reason }) => ({
+      gpus: this.#withVanished({ ...listing, gpus: read }).map(({ uuid, index, usable, reason, used }) => ({
         uuid,
         index,
         usable,
         reason,
-        memory_used_mib: used.get(uuid) ?? null,
+        memory_used_mib: used,
         processes: processes === null || !usable ? null : (processes.get(uuid) ?? []),
       })),
     };
   }
 
-  async #read(): Promise<Reading> {
-    const output = await this.#smi.run([`--query-gpu=${BASE.join(',')}`, ...format]);
+  async #list(): Promise<Listing> {
+    const { output, rows, faults } = await this.#tables.list();
     if (output === null) {
-      const condition = {
-        code: 'gpu_tool_missing',
-        message: 'discovery.nvidia_smi names a program that does not exist',
-      };
-      return { gpus: null, driver: null, conditions: this.#wanted ? [condition] : [] };
+      const message = 'discovery.nvidia_smi names a program that does not exist';
+      const conditions = this.#wanted ? [{ code: 'gpu_tool_missing', message }] : [];
+      return { gpus: null, rows: new Map(), faults, lost: [], conditions };
     }
-    const rows = csvRows(output.text, BASE.length).filter(row => numberCell(row[0]) !== null);
-    const conditions = conditionsOf(output, rows.length);
-    const gpus = rows.map(row => {
-      const [index, uuid, name, bus, total, used, free] = row;
-      const reason = sickness(row);
-      return {
-        index: Number(index),
-        uuid: textCell(uuid) ?? `unknown-${index}`,
-        name: textCell(name) ?? 'unknown',
-        pci_bus_id: textCell(bus),
-        memory_total_mib: numberCell(total),
-        memory_free_mib: numberCell(free),
-        compute_capability: null,
-        mig: null,
-        usable: reason === null,
-        reason,
-        used: numberCell(used),
-      };
-    });
+    const host = await hostMemory(this.#meminfo);
+    const { gpus, conditions } = untangled(rows.map(row => gpuOf(row, host)));
+    const lost = lostGpus(output.text);
+    conditions.unshift(...conditionsOf(output, rows.length), ...faults.map(cutRow));
+    const gaps = missingIndices(gpus);
+    if (gaps.length > lost.length + faults.length) conditions.push(gapCondition(gaps));
     return {
       gpus,
-      driver: rows.map(row => textCell(row[7])).find(version => version !== null) ?? null,
+      rows: new Map(gpus.map(gpu => [gpu.uuid, rows.find(row => indexCell(row.index) === gpu.index)!])),
+      faults,
+      lost,
       conditions,
     };
   }
 
-  /** The optional columns by UUID; a column that the driver doesn't know is dropped for good. */
-  async #optionalFields(): Promise<Map<string, Map<string, string>>> {
-    const found = new Map<string, Map<string, string>>();
-    while (this.#optional.size > 0) {
-      const fields = [...this.#optional];
-      const output = await this.#smi.run([`--query-gpu=uuid,${fields.join(',')}`, ...format]);
-      const refused = /Field "([^"]+)" is not a valid field/.exec(output?.text ?? '')?.[1];
-      if (refused !== undefined && this.#optional.delete(refused)) continue;
-      for (const [uuid, ...cells] of csvRows(output?.text ?? '', fields.length + 1)) {
-        found.set(uuid!, new Map(fields.map((field, i) => [field, cells[i]!])));
-      }
-      break;
-    }
-    return found;
+  async #whole(listing: Omit<Listing, 'gpus'> & { gpus: ReadGpu[] }): Promise<Whole> {
+    const found = listing.gpus.length === 0 ? [] : await this.#tables.details();
+    const detailsOf = (gpu: ReadGpu) =>
+      found.find(
+        row =>
+          indexCell(row.index) === gpu.index &&
+          (row.uuid === undefined || row.uuid === listing.rows.get(gpu.uuid)?.uuid),
+      );
+    const split = listing.gpus.some(gpu => withDetails(gpu, detailsOf(gpu)).mig === true);
+    const instances = split ? migInstances((await this.#smi.run(['-L']))?.out ?? '') : new Map();
+    const gpus = listing.gpus.map(gpu => {
+      const detailed = withDetails(gpu, detailsOf(gpu));
+      return detailed.mig === true
+        ? { ...detailed, mig_instances: instances.get(gpu.index) ?? [] }
+        : detailed;
+    });
+    const topology = await this.#islands(gpus);
+    const untold = !this.#tables.hasDetails ? [] : gpus.filter(gpu => detailsOf(gpu) === undefined);
+    return {
+      ...listing,
+      gpus,
+      driver: found.map(row => row.driver_version ?? '').find(version => /^\d+\.\d/.test(version)) ?? null,
+      islands: topology.islands,
+      conditions: [
+        ...listing.conditions,
+        ...untold.map(untoldCondition),
+        ...gpus.flatMap(gpu => notesOf(gpu, listing.rows.get(gpu.uuid)!, detailsOf(gpu))),
+        ...topology.conditions,
+      ],
+      doubtful:
+        listing.faults.length > 0 || topology.doubtful || (untold.length > 0 && untold.length < gpus.length),
+    };
+  }
+
+  async #islands(gpus: GpuFacts[]): Promise<Islands> {
+    if (gpus.length < 2) return { islands: [], conditions: [], doubtful: false };
+    const output = await this.#smi.run(['topo', '-m']);
+    return islandsOf(output?.out ?? '', gpus);
   }
 
   /** Processes by UUID; null when the driver doesn't tell (containers without the host's pids, some vGPUs). */
   async #processes(): Promise<Map<string, GpuProcess[]> | null> {
-    const columns = ['gpu_uuid', 'pid', 'used_memory', 'process_name'];
-    const output = await this.#smi.run([`--query-compute-apps=${columns.join(',')}`, ...format]);
+    const query = '--query-compute-apps=gpu_uuid,pid,used_memory,process_name';
+    const output = await this.#smi.run([query, FORMAT]);
     if (output === null || output.code !== 0 || /not supported/i.test(output.text)) return null;
     const processes = new Map<string, GpuProcess[]>();
-    for (const [uuid, pid, used] of csvRows(output.text, columns.length)) {
-      const process = { pid: numberCell(pid), used_mib: numberCell(used) };
-      if (process.pid === null) return null;
-      processes.set(uuid!, [...(processes.get(uuid!) ?? []), { ...process, pid: process.pid }]);
+    for (const line of output.out.split(/\r?\n/)) {
+      const [uuid, pidCell, used] = splitCells(line);
+      if (used === undefined) {
+        // A sentence ("No running processes found"), or a row cut short: then who else is there isn't known.
+        if (pidCell === undefined) continue;
+        return null;
+      }
+      const pid = indexCell(pidCell);
+      if (pid === null) return null;
+      processes.set(uuid!, [...(processes.get(uuid!) ?? []), { pid, used_mib: numberCell(used) }]);
     }
     return processes;
   }
 
   /** MIG mode and the like are asked for with the inventory only: they hold until the next one. */
-  #withKnownFault<T extends GpuFacts>(gpu: T): T {
+  #withKnownFault(gpu: ReadGpu): ReadGpu {
     const reason = gpu.reason ?? this.#known.get(gpu.uuid)?.reason ?? null;
     return { ...gpu, usable: reason === null, reason };
   }
 
-  #withVanished(present: GpuFacts[]): GpuFacts[] {
-    const there = new Set(present.map(gpu => gpu.uuid));
+  #withVanished({
+    gpus,
+    faults,
+    lost,
+    conditions,
+  }: Omit<Listing, 'gpus' | 'rows'> & { gpus: ReadGpu[] }): ReadGpu[] {
+    const there = new Set(gpus.map(gpu => gpu.uuid));
+    const places = new Set(gpus.map(gpu => gpu.pci_bus_id));
     const vanished = [...this.#known.values()]
       .filter(gpu => !there.has(gpu.uuid))
-      .map(gpu => ({
-        ...gpu,
-        memory_free_mib: null,
-        usable: false,
-        reason: 'nvidia-smi no longer lists it',
-      }));
-    return [...present, ...vanished].sort((a, b) => a.index - b.index);
+      // Another one is in its place: it was replaced.
+      .filter(gpu => gpu.pci_bus_id === null || !places.has(gpu.pci_bus_id))
+      .map((gpu): ReadGpu => {
+        const { fatal: _, ...rest } = gpu;
+        const gone = whyGone(gpu, { listed: gpus.length, faults, lost, conditions });
+        return { ...rest, memory_free_mib: null, used: null, usable: false, ...gone };
+      });
+    return [...gpus, ...vanished].sort((a, b) => a.index - b.index);
   }
 }
 
-function conditionsOf({ code, text }: SmiOutput, rows: number): Condition[] {
-  const conditions = [...text.matchAll(LOST)].map(([, bus]) => ({
-    code: 'gpu_lost',
-    message: `the driver has lost the GPU at ${bus}: reboot the node`,
-  }));
-  if (conditions.length > 0) return conditions;
-  const known = SENTENCES.find(({ match }) => match.test(text) && rows === 0);
-  if (known !== undefined) return [{ code: known.code, message: known.message(text) }];
-  if (rows > 0 || (code === 0 && text.trim() === '')) return [];
-  const said = text.trim().split('\n')[0]?.slice(0, 200) ?? '';
-  return [
-    { code: 'gpu_driver_unresponsive', message: said === '' ? `nvidia-smi exited with ${code}` : said },
-  ];
-}
-
-function withOptional(gpu: GpuFacts, fields: Map<string, string> | undefined): GpuFacts {
-  const mode = fields?.get('mig.mode.current');
-  const mig = mode === 'Enabled' ? true : mode === 'Disabled' ? false : null;
-  const fabric = textCell(fields?.get('fabric.state'));
-  const reason =
-    gpu.reason ??
-    (mig === true ? 'MIG mode' : null) ??
-    // CUDA answers 802 until the fabric manager has joined the GPU.
-    (fabric !== null && /In Progress|Not Started/i.test(fabric)
-      ? `its NVLink fabric is not up (${fabric})`
-      : null);
+function whyGone(
+  gpu: GpuFacts,
+  seen: { listed: number; faults: RowFault[]; lost: LostGpu[]; conditions: Condition[] },
+): Pick<GpuFacts, 'reason' | 'fatal'> {
+  const lost = seen.lost.some(({ bus, index }) =>
+    bus === null ? index === gpu.index : sameBus(bus, gpu.pci_bus_id),
+  );
+  if (lost) return { reason: 'the driver has lost it (reboot the node)', fatal: true };
+  // A look that failed as a whole, or in part, says nothing of the GPU itself.
+  if (seen.listed === 0) return { reason: seen.conditions[0]?.message ?? 'nvidia-smi lists no GPU' };
+  if (seen.faults.length > 0 || seen.conditions.some(c => c.code === 'gpu_list_odd'))
+    return { reason: "nvidia-smi's list is not whole, or not clear" };
   return {
-    ...gpu,
-    compute_capability: textCell(fields?.get('compute_cap')),
-    mig,
-    usable: reason === null,
-    reason,
+    reason: 'nvidia-smi no longer lists it: it has fallen off the bus (reboot the node)',
+    fatal: true,
   };
 }
 
-function islands(output: SmiOutput, gpus: GpuFacts[], conditions: Condition[]): string[][] {
-  const { gpus: shown, pairs } = nvlinkPairs(output.text);
-  const uuids = new Map(gpus.map(gpu => [gpu.index, gpu.uuid]));
-  if (shown.length !== gpus.length || shown.some(index => !uuids.has(index))) {
-    const message = `nvidia-smi topo -m shows ${shown.length} GPUs, the list ${gpus.length}: NVLink is not counted on`;
-    conditions.push({ code: 'gpu_topology_unknown', message });
-    return [];
-  }
-  return maximalCliques(shown, pairs).map(clique => clique.map(index => uuids.get(index)!));
+/** Why GPUs that aren't listed may be there all the same. */
+function partial({ gpus, faults, conditions }: Whole): { partial?: string } {
+  const odd = faults.length > 0 || conditions.some(c => c.code === 'gpu_list_odd');
+  return gpus.length > 0 && odd ? { partial: "nvidia-smi's list is not whole, or not clear" } : {};
 }
+
+/** `0000:13:00.0` and `00000000:13:00.0` are one place. */
+function sameBus(a: string, b: string | null): boolean {
+  const short = (bus: string) => bus.toLowerCase().replace(/^0+(?=[0-9a-f]{4}:)/, '');
+  return b !== null && short(a) === short(b);
+}
+
+const cutRow = ({ line, index }: RowFault): Condition => ({
+  code: 'gpu_row_malformed',
+  message: `line ${line} of nvidia-smi's list${index === null ? '' : `, of GPU ${index},`} is cut short or garbled: that GPU is left out`,
+});
+
+const gapCondition = (gaps: number[]): Condition => ({
+  code: 'gpu_missing',
+  message: `nvidia-smi lists no GPU with index ${gaps.slice(0, 8).join(', ')}, and ones above: a GPU is missing (see the kernel log, reboot the node)`,
+});
+
+const untoldCondition = (gpu: GpuFacts): Condition => ({
+  code: 'gpu_details_unknown',
+  message: `GPU ${gpu.index} (${gpu.uuid}): nvidia-smi does not tell its MIG mode, fabric and health`,
+});

@@ -31,6 +31,10 @@ export interface GpuInventory {
   /** Cliques of NVLink, as UUIDs (INV-4). */
   islands: string[][];
   conditions: Condition[];
+  /** The same look as a snapshot, where the source has it anyway. */
+  snapshot?: GpuSnapshot;
+  /** Why GPUs that aren't in the list may be there all the same; absent: they are gone. */
+  partial?: string;
 }
 
 /** Where GPUs are read from. Both calls have a deadline of their own and never throw for a sick driver. */

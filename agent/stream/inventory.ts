@@ -4,7 +4,10 @@ import type { Inventory } from '../../contracts/inventory.js';
 import { encodeInventory } from '../../proto/codec.js';
 import { isForeign } from '../inventory.js';
 
-/** At most one InventoryChanged in this time, ms, unless a GPU became usable, unusable, foreign or free of others. */
+/**
+ * At most one InventoryChanged in this time, ms, unless a GPU became usable, unusable, sick for good, foreign or free of
+ * others, or a fabric usable or not.
+ */
 export const INVENTORY_EVERY = 60_000;
 
 export class InventorySender {
@@ -54,4 +57,7 @@ export class InventorySender {
 }
 
 const urgent = (inventory: Inventory): string =>
-  JSON.stringify(inventory.gpus.map(gpu => [gpu.uuid, gpu.usable, isForeign(gpu)]));
+  JSON.stringify([
+    inventory.gpus.map(gpu => [gpu.uuid, gpu.usable, gpu.fatal === true, isForeign(gpu)]),
+    inventory.fabrics.map(fabric => [fabric.name, fabric.usable]),
+  ]);

@@ -1,29 +1,33 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { NvidiaSmi } from '../../agent/discovery/nvidia-smi.js';
 import { SmiSource } from '../../agent/discovery/smi-source.js';
-import { readCase } from './cases.js';
-import { type FakeSmi, fakeSmi, row } from './fake-smi.js';
+import { matrix, row, TableSmi, wide } from './fake-smi.js';
 
 let dir: string;
-let smi: FakeSmi;
+let smi: TableSmi;
 let source: SmiSource;
 beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'llmgw-smi-'));
-  smi = fakeSmi(dir);
-  source = new SmiSource(smi.bin);
+  smi = new TableSmi();
+  writeFileSync(join(dir, 'meminfo'), 'MemTotal:       131072000 kB\nMemAvailable:   120586240 kB\n');
+  source = fresh();
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
+/** Only the program isn't real here; that is NvidiaSmi's, below, and gpu-cases.test.ts's. */
+const fresh = () => new SmiSource('smi', smi as unknown as NvidiaSmi, join(dir, 'meminfo'));
+const codes = (conditions: { code: string }[]) => conditions.map(condition => condition.code);
+const PAIR = { lines: [row(0), row(1)], topo: { text: matrix(2, 'NV18') } };
+
 describe('the inventory', () => {
   it('has every GPU with its figures and islands', async () => {
-    smi.set({
-      base: { text: row(0) + row(1) },
-      optional: { text: 'GPU-0, 9.0, Disabled, Completed\nGPU-1, 9.0, Disabled, [N/A]\n' },
-      topo: { text: '\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-3\nGPU1\tNV18\t X \t0-3\n' },
-    });
+    const [a, b] = [0, 1].map(index =>
+      wide(index, { compute_cap: '9.0', 'mig.mode.current': 'Disabled', 'fabric.state': 'Completed' }),
+    );
+    smi.set({ fields: a!.fields, lines: [a!.line, b!.line], topo: { text: matrix(2, 'NV18') } });
     const { source: name, driver_version, gpus, islands, conditions } = await source.inventory();
     expect({ name, driver_version, islands, conditions }).toEqual({
       name: 'nvidia-smi',
@@ -47,38 +51,124 @@ describe('the inventory', () => {
 
   it('keeps a sick GPU in its place, with the reason', async () => {
     const lost = { total: '[GPU is lost]', used: '[GPU is lost]', free: '[GPU is lost]' };
-    smi.set({ base: { text: row(0) + row(1, lost) + row(2, { free: 'ERR!' }), code: 15 } });
-    const { gpus } = await source.inventory();
-    expect(gpus.map(gpu => [gpu.index, gpu.usable, gpu.memory_total_mib])).toEqual([
-      [0, true, 81_559],
-      [1, false, null],
-      [2, false, 81_559],
+    smi.set({
+      lines: [row(0), row(1, lost), row(2, { used: 'ERR!' })],
+      code: 15,
+      topo: { text: matrix(3, 'SYS') },
+    });
+    const { gpus, conditions } = await source.inventory();
+    expect(gpus.map(gpu => [gpu.index, gpu.usable, gpu.memory_total_mib, gpu.fatal ?? false])).toEqual([
+      [0, true, 81_559, false],
+      [1, false, null, true],
+      [2, false, 81_559, false],
     ]);
     expect(gpus[1]!.reason).toBe('the driver has lost it (reboot the node)');
+    expect(codes(conditions)).toEqual(['gpu_lost']);
   });
 
   it('takes [N/A] for a figure that is not offered, not for a fault', async () => {
-    smi.set({ base: { text: row(0, { total: '[N/A]', used: '[N/A]', free: '[N/A]' }) } });
+    smi.set({ lines: [row(0, { total: '[N/A]', used: '[N/A]', free: '[N/A]' })] });
     expect((await source.inventory()).gpus[0]).toMatchObject({ usable: true, memory_total_mib: null });
   });
 
-  it.each([
-    ['9.0, Enabled, Completed', 'MIG mode'],
-    ['9.0, Disabled, In Progress', 'its NVLink fabric is not up (In Progress)'],
-  ])('%s can not be used: %s', async (cells, reason) => {
-    smi.set({ base: { text: row(0) }, optional: { text: `GPU-0, ${cells}\n` } });
-    expect((await source.inventory()).gpus[0]).toMatchObject({ usable: false, reason });
-    expect((await source.snapshot()).gpus[0]).toMatchObject({ usable: false, reason });
+  it.each<[Record<string, string>, string | null, boolean]>([
+    [{ 'mig.mode.current': 'Enabled' }, 'MIG mode', false],
+    [{ 'fabric.state': 'In Progress', 'fabric.status': 'N/A' }, 'fabric is not up (In Progress)', false],
+    [
+      { 'fabric.state': 'Completed', 'fabric.status': 'Unknown Error' },
+      'fabric has failed (Unknown Error)',
+      true,
+    ],
+    [{ 'fabric.state': 'Completed', 'fabric.status': 'Success' }, null, false],
+    [{ 'fabric.state': 'Not Supported', 'fabric.status': '[N/A]' }, null, false],
+    [{ compute_mode: 'Prohibited' }, 'compute mode is Prohibited', false],
+    [{ compute_mode: 'Exclusive_Process' }, null, false],
+    [{ 'utilization.gpu': '[GPU requires reset]' }, 'requires a reset', true],
+    [{ 'temperature.gpu': '[Unknown Error]' }, null, false],
+    [{ 'temperature.gpu': '[Unknown Error]', 'utilization.gpu': '[Unknown Error]' }, 'unknown error', false],
+    [{ gpu_recovery_action: 'Reset' }, 'recovery action (Reset)', true],
+    [{ gpu_recovery_action: 'Drain P2P' }, 'recovery action (Drain P2P)', false],
+    [{ gpu_recovery_action: 'None', 'remapped_rows.failure': 'No' }, null, false],
+    [{ 'remapped_rows.pending': 'Yes' }, 'at its next reset', false],
+    [{ 'retired_pages.pending': 'Yes' }, 'at its next reset', false],
+    [{ 'remapped_rows.failure': 'Yes' }, 'could not be remapped', true],
+  ])('judges %j', async (cells, reason, fatal) => {
+    const { fields, line } = wide(0, cells);
+    smi.set({ fields, lines: [line] });
+    const gpu = (await source.inventory()).gpus[0]!;
+    expect({ usable: gpu.usable, fatal: gpu.fatal ?? false }).toEqual({ usable: reason === null, fatal });
+    if (reason !== null) expect(gpu.reason).toContain(reason);
+    expect((await source.snapshot()).gpus[0]).toMatchObject({ usable: reason === null, reason: gpu.reason });
   });
 
-  it('keeps a GPU that vanishes as unusable', async () => {
-    smi.set({ base: { text: row(0) + row(1) } });
+  it.each<[Record<string, string>, string]>([
+    [{ 'mig.mode.current': 'Disabled', 'mig.mode.pending': 'Enabled' }, 'gpu_mig_pending'],
+    [{ 'ecc.errors.uncorrected.volatile.total': '2' }, 'gpu_ecc'],
+  ])('tells of %j, and offers the GPU', async (cells, code) => {
+    const { fields, line } = wide(0, cells);
+    smi.set({ fields, lines: [line] });
+    const { gpus, conditions } = await source.inventory();
+    expect({ usable: gpus[0]!.usable, codes: codes(conditions) }).toEqual({ usable: true, codes: [code] });
+  });
+
+  it('lists what a GPU in MIG mode is split into', async () => {
+    const { fields, line } = wide(0, { 'mig.mode.current': 'Enabled' });
+    const list = `GPU 0: NVIDIA H100 (UUID: GPU-0)\n  MIG 1g.10gb     Device  0: (UUID: MIG-aa)\n  MIG 3g.40gb     Device  1: (UUID: MIG-GPU-0/5/0)\n`;
+    smi.set({ fields, lines: [line], list });
+    expect((await source.inventory()).gpus[0]).toMatchObject({
+      mig: true,
+      mig_instances: [
+        { name: '1g.10gb', uuid: 'MIG-aa' },
+        { name: '3g.40gb', uuid: 'MIG-GPU-0/5/0' },
+      ],
+    });
+  });
+
+  it.each([
+    ['NVIDIA GB10', '[N/A]', 128_000],
+    ['NVIDIA GB10', '[Not Supported]', 128_000],
+    ['NVIDIA Thor', '512', 128_000],
+    ['NVIDIA Thor', '125772', 125_772],
+    ['NVIDIA GH200 480GB', '97871', 97_871],
+    ['NVIDIA GB10', '[Insufficient Permissions]', null],
+    ['NVIDIA H100 80GB HBM3', '[N/A]', null],
+    ['NVIDIA H100 80GB HBM3', '0', null],
+  ])('%s that says %s has %s MiB', async (name, total, wanted) => {
+    smi.set({ lines: [row(0, { name, total, used: '[N/A]', free: '[N/A]' })] });
+    const gpu = (await source.inventory()).gpus[0]!;
+    expect(gpu.memory_total_mib).toBe(wanted);
+    expect(gpu.memory_kind === 'unified').toBe(wanted === 128_000);
+    expect(gpu.memory_free_mib).toBe(wanted === 128_000 ? 117_760 : null);
+  });
+
+  it('does not take what the host uses for what engines hold', async () => {
+    smi.set({ lines: [row(0, { name: 'NVIDIA Thor', total: '512', used: '300', free: '212' })] });
+    expect((await source.snapshot()).gpus[0]!.memory_used_mib).toBeNull();
+    expect((await source.inventory()).gpus[0]!.memory_free_mib).toBe(117_760);
+  });
+
+  it.each([
+    ['NVIDIA A40-48Q', true],
+    ['GRID M60-2B4', true],
+    ['A100-1-5CME', true],
+    ['NVIDIA A100-PCIE-40GB', undefined],
+    ['Tesla V100-SXM2-16GB', undefined],
+  ])('%s is virtual: %s', async (name, virtual) => {
+    smi.set({ lines: [row(0, { name })] });
+    expect((await source.inventory()).gpus[0]!.virtual).toBe(virtual);
+  });
+});
+
+describe('GPUs that go', () => {
+  it('keeps one that vanishes as unusable and fatal', async () => {
+    smi.set(PAIR);
     await source.inventory();
-    smi.set({ base: { text: row(0) } });
+    smi.set({ lines: [row(0)] });
     expect((await source.inventory()).gpus[1]).toMatchObject({
       uuid: 'GPU-1',
       usable: false,
-      reason: 'nvidia-smi no longer lists it',
+      fatal: true,
+      reason: expect.stringContaining('no longer lists it'),
     });
     expect((await source.snapshot()).gpus[1]).toMatchObject({
       usable: false,
@@ -87,66 +177,179 @@ describe('the inventory', () => {
     });
   });
 
-  it('keeps the rows around the sentence of a lost GPU', async () => {
-    const { input } = readCase<{ variants: Record<string, string[]> }, unknown>(
-      'gpu-csv-06-lost-gpu-interleaved',
-    );
-    const sentence = input.variants.interleaved![1]!;
-    smi.set({ base: { text: `${row(0)}${sentence}\n${row(2)}${row(3)}`, code: 15 } });
-    const { gpus, conditions } = await source.inventory();
-    expect(gpus.map(gpu => gpu.index)).toEqual([0, 2, 3]);
-    expect(conditions[0]).toEqual({
-      code: 'gpu_lost',
-      message: 'the driver has lost the GPU at 0000:13:00.0: reboot the node',
-    });
-    smi.set({ base: { text: `${input.variants.only_error!.join('\n')}\n`, code: 15 } });
-    expect((await source.inventory()).conditions.map(condition => condition.code)).toEqual(['gpu_lost']);
-  });
-
-  it('reports a driver mismatch as a condition and keeps what it knew', async () => {
-    smi.set({ base: { text: row(0) } });
+  it('knows the one that the sentence is about by its address', async () => {
+    smi.set(PAIR);
     await source.inventory();
-    const { input } = readCase<{ stdout_lines: string[] }, unknown>('gpu-csv-08-driver-mismatch');
-    smi.set({ base: { text: `${input.stdout_lines.join('\n')}\n`, code: 18 } });
+    const line = 'Unable to determine the device handle for GPU0000:19:00.0: Unknown Error';
+    smi.set({ lines: [row(0), line], code: 15 });
     const { gpus, conditions } = await source.inventory();
-    expect(gpus).toMatchObject([{ uuid: 'GPU-0', usable: false }]);
-    expect(conditions).toHaveLength(1);
-    expect(conditions[0]!.code).toBe('gpu_driver_mismatch');
-    expect(conditions[0]!.message).toContain('570.195');
+    expect(gpus[1]).toMatchObject({ usable: false, fatal: true, reason: expect.stringContaining('lost') });
+    expect(codes(conditions)).toEqual(['gpu_lost']);
   });
 
-  it('drops a field that an old driver does not know, once', async () => {
-    const { input } = readCase<{ sequence: { stdout_lines: string[] }[] }, unknown>(
-      'gpu-csv-15-unknown-field',
-    );
+  it('asks for each alone where the lost one fails the whole command', async () => {
+    const sentence =
+      'Unable to determine the device handle for GPU 0000:19:00.0: GPU is lost.  Reboot the system';
+    const alone = { 0: { line: row(0) }, 1: { line: sentence, code: 15 }, 2: { line: row(2) } };
+    smi.set({ lines: [sentence], code: 15, alone, topo: { text: sentence, code: 15 } });
+    const { gpus, driver_version, conditions } = await source.inventory();
+    expect(gpus.map(gpu => [gpu.index, gpu.usable])).toEqual([
+      [0, true],
+      [2, true],
+    ]);
+    expect(driver_version).toBe('580.95.05');
+    expect(codes(conditions)).toEqual(['gpu_lost', 'gpu_topology_unknown']);
+  });
+
+  it('keeps what it knew, not fatal, when the look as a whole fails', async () => {
+    smi.set(PAIR);
+    await source.inventory();
+    smi.set({ lines: ['Failed to initialize NVML: Driver/library version mismatch'], code: 18 });
+    const { gpus, conditions } = await source.inventory();
+    expect(gpus).toMatchObject([{ usable: false }, { usable: false }]);
+    expect(gpus.map(gpu => gpu.fatal)).toEqual([undefined, undefined]);
+    expect(gpus[0]!.reason).toContain('library differ');
+    expect(codes(conditions)).toEqual(['gpu_driver_mismatch']);
+  });
+});
+
+describe('lines', () => {
+  const listed = async (lines: string[]) => {
+    smi.set({ lines, topo: { text: matrix(2, 'NV4') } });
+    const { gpus, conditions } = await fresh().inventory();
+    return { gpus: gpus.map(gpu => [gpu.index, gpu.uuid, gpu.usable]), codes: codes(conditions) };
+  };
+  const [ZERO, ONE] = [
+    [0, 'GPU-0', true],
+    [1, 'GPU-1', true],
+  ];
+
+  it('come in any order', async () => {
+    expect(await listed([row(1), row(0)])).toEqual({ gpus: [ZERO, ONE], codes: [] });
+  });
+  it('have warnings, headers, colours and blank lines between them', async () => {
+    const noise = [
+      '\ufeffWARNING: something, as always',
+      '',
+      'index, uuid, name, x',
+      `\x1b[1m${row(0)}\x1b[0m`,
+      '---',
+    ];
+    expect(await listed([...noise, row(1)])).toEqual({ gpus: [ZERO, ONE], codes: [] });
+  });
+  it('may have units', async () => {
+    smi.set({ lines: [row(0, { total: '81559 MiB', used: '4 MiB' })] });
+    expect((await source.inventory()).gpus[0]!.memory_total_mib).toBe(81_559);
+  });
+  it('may have names with commas, quoted or not', async () => {
     smi.set({
-      base: { text: row(0) },
-      optional: { text: `${input.sequence[0]!.stdout_lines[0]}\n\n`, code: 2 },
+      lines: [row(0, { name: 'NVIDIA H100, PCIe, 80GB' }), row(1, { name: '"NVIDIA ""H100"", PCIe"' })],
     });
     const { gpus } = await source.inventory();
-    expect(gpus[0]).toMatchObject({ usable: true, compute_capability: null });
-    await source.inventory();
-    const asked = readFileSync(join(dir, 'calls'), 'utf8')
-      .split('\n')
-      .filter(call => call.includes('fabric.state'));
-    expect(asked).toHaveLength(1);
+    expect(gpus.map(gpu => [gpu.name, gpu.memory_total_mib])).toEqual([
+      ['NVIDIA H100, PCIe, 80GB', 81_559],
+      ['NVIDIA "H100", PCIe', 81_559],
+    ]);
   });
-
-  it.each([
-    ['No devices were found', 6, 'gpu_none_found'],
-    ["NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9, 'gpu_driver_absent'],
-    ['Failed to initialize NVML: Unknown Error', 255, 'gpu_driver_unresponsive'],
-  ])('%s is a condition', async (text, code, condition) => {
-    smi.set({ base: { text: `${text}\n`, code } });
-    const inventory = await source.inventory();
-    expect(inventory).toMatchObject({ source: 'none', gpus: [], conditions: [{ code: condition }] });
+  it.each(['[Insufficient Permissions]', '[Insufficient', '[Insufficient, Permissions]'])(
+    'that keep the memory back by %s are told',
+    async cell => {
+      smi.set({ lines: [row(0, { total: cell, used: cell, free: cell })] });
+      const { gpus, conditions } = await source.inventory();
+      expect(gpus[0]).toMatchObject({ memory_total_mib: null, memory_free_mib: null, usable: true });
+      expect(codes(conditions)).toContain('gpu_no_permission');
+    },
+  );
+  it('whose index or UUID is not clear make no GPU usable', async () => {
+    expect(await listed([row(0), row(0, { uuid: 'GPU-1' })])).toEqual({
+      gpus: [
+        [0, 'GPU-0', false],
+        [0, 'GPU-1', false],
+      ],
+      codes: ['gpu_list_odd', 'gpu_topology_unknown'],
+    });
+    expect((await listed([row(0), row(1, { uuid: 'GPU-0' })])).gpus).toEqual([[0, 'GPU-0', false]]);
+    expect(await listed([row(0), row(0), row(1)])).toEqual({ gpus: [ZERO, ONE], codes: ['gpu_list_odd'] });
+    expect((await listed([row(0, { uuid: '[N/A]' }), row(1)])).gpus).toEqual([[0, 'unknown-0', false], ONE]);
   });
-
-  it('does not count on NVLink when topology and list disagree', async () => {
-    smi.set({ base: { text: row(0) + row(1) }, topo: { text: '\tGPU0\tCPU Affinity\nGPU0\t X \t0-3\n' } });
+  it('that lack an index below the highest are told', async () => {
+    smi.set({ lines: [row(0), row(2)], topo: { text: matrix(2, 'NV4') } });
     const { islands, conditions } = await source.inventory();
-    expect(islands).toEqual([]);
-    expect(conditions.map(condition => condition.code)).toEqual(['gpu_topology_unknown']);
+    expect({ islands, codes: codes(conditions) }).toEqual({
+      islands: [],
+      codes: ['gpu_missing', 'gpu_topology_unknown'],
+    });
+  });
+  it('in another encoding cost no figure', async () => {
+    smi.set({ raw: Buffer.from(`${row(0, { name: 'NVIDIA\xae H100' })}\n`, 'latin1') });
+    expect((await source.inventory()).gpus[0]).toMatchObject({ usable: true, memory_total_mib: 81_559 });
+  });
+  it('on the other stream are no rows', async () => {
+    smi.set({
+      lines: [row(0)],
+      stderr: `${row(1)}\nWARNING: infoROM is corrupted at gpu 0000:18:00.0\n`,
+      code: 14,
+    });
+    const { gpus, conditions } = await source.inventory();
+    expect([gpus.length, codes(conditions)]).toEqual([1, ['gpu_inforom']]);
+  });
+});
+
+describe('a driver that refuses fields', () => {
+  it('is asked once for each, and not again', async () => {
+    const refused = ['compute_cap', 'fabric.state', 'gpu_recovery_action'];
+    smi.set({ lines: [row(0)], refused });
+    expect((await source.inventory()).gpus[0]).toMatchObject({ usable: true, compute_capability: null });
+    await source.inventory();
+    for (const field of refused) {
+      const asked = smi.calls.filter(call => call.includes(field));
+      expect(asked.length).toBe(refused.indexOf(field) + 1);
+    }
+  });
+  it('may not even know the UUID', async () => {
+    smi.set({ lines: [row(0)], refused: ['uuid', 'pci.bus_id'] });
+    expect((await source.inventory()).gpus).toMatchObject([
+      { uuid: 'unknown-0', pci_bus_id: null, usable: true },
+    ]);
+  });
+});
+
+describe('an output without GPUs', () => {
+  it.each<[string, number, string]>([
+    ['No devices were found', 6, 'gpu_none_found'],
+    ['No devices were found', 0, 'gpu_none_found'],
+    ["NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", 9, 'gpu_driver_absent'],
+    ["NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", 12, 'gpu_driver_absent'],
+    ['Failed to initialize NVML: Driver Not Loaded', 9, 'gpu_driver_absent'],
+    ['Failed to initialize NVML: Unknown Error', 255, 'gpu_driver_failed'],
+    ['Failed to initialize NVML: Insufficient Permissions', 4, 'gpu_no_permission'],
+    ['Failed to initialize NVML: GPU access blocked by the operating system', 255, 'gpu_no_permission'],
+    ['', 0, 'gpu_none_found'],
+    ['', 9, 'gpu_driver_absent'],
+    ['', 15, 'gpu_lost'],
+    ['', 139, 'gpu_tool_failed'],
+    ['Segmentation fault', 139, 'gpu_tool_failed'],
+    ['etwas anderes, als man denkt', 1, 'gpu_tool_failed'],
+  ])('%j with exit %i is %s', async (text, code, condition) => {
+    smi.set({ lines: [text], code });
+    const inventory = await source.inventory();
+    expect(inventory).toMatchObject({ source: 'none', gpus: [], islands: [] });
+    expect(codes(inventory.conditions)).toEqual([condition]);
+    expect(inventory.conditions[0]!.message.length).toBeGreaterThan(20);
+  });
+});
+
+describe('the topology', () => {
+  it.each([
+    ['of fewer GPUs', matrix(1, 'X')],
+    ['of more GPUs', matrix(3, 'NV18')],
+    ['that is no matrix', 'Invalid combination of input arguments.\n'],
+    ['that is empty', ''],
+  ])('%s is asked for again, and then not counted on', async (_, text) => {
+    smi.set({ lines: [row(0), row(1)], topo: { text } });
+    const { islands, conditions } = await source.inventory();
+    expect({ islands, codes: codes(conditions) }).toEqual({ islands: [], codes: ['gpu_topology_unknown'] });
+    expect(smi.calls.filter(call => call === 'topo -m')).toHaveLength(2);
   });
 });
 
@@ -155,16 +358,16 @@ describe('a machine without nvidia-smi', () => {
     const none = new SmiSource('', new NvidiaSmi('/nowhere/nvidia-smi'));
     expect(await none.inventory()).toMatchObject({ source: 'none', gpus: [], conditions: [] });
     const named = new SmiSource('/nowhere/nvidia-smi');
-    expect((await named.inventory()).conditions.map(condition => condition.code)).toEqual([
-      'gpu_tool_missing',
-    ]);
+    expect(codes((await named.inventory()).conditions)).toEqual(['gpu_tool_missing']);
+    expect(codes((await new SmiSource(dir).inventory()).conditions)).toEqual(['gpu_tool_failed']);
+    expect(codes((await new SmiSource('a\0b').inventory()).conditions)).toEqual(['gpu_tool_failed']);
   });
 });
 
 describe('a snapshot', () => {
   it('has the processes of each GPU, whatever their names', async () => {
     smi.set({
-      base: { text: row(0, { used: '60004' }) + row(1) },
+      lines: [row(0, { used: '60004' }), row(1)],
       apps: { text: 'GPU-0, 41, 60000, python, with, commas\nGPU-0, 42, [N/A], [Not Found]\n' },
     });
     expect((await source.snapshot()).gpus).toEqual([
@@ -183,19 +386,55 @@ describe('a snapshot', () => {
     ]);
   });
 
-  it('says that it does not know the processes where the driver does not tell', async () => {
-    smi.set({ base: { text: row(0) }, apps: { text: 'Not supported\n', code: 3 } });
+  it.each([
+    ['Not supported\n', 3],
+    ['GPU-0, [Insufficient Permissions], 5, x\n', 0],
+    ['GPU-0, 41\n', 0],
+  ])('says that it does not know the processes from %j', async (text, code) => {
+    smi.set({ lines: [row(0)], apps: { text, code } });
     expect((await source.snapshot()).gpus[0]!.processes).toBeNull();
   });
 
+  it('has no processes where a sentence says so', async () => {
+    smi.set({ lines: [row(0)], apps: { text: 'No running processes found\n' } });
+    expect((await source.snapshot()).gpus[0]!.processes).toEqual([]);
+  });
+
   it('is one look for all who ask at once', async () => {
-    smi.set({ base: { text: row(0) } });
+    smi.set({ lines: [row(0)] });
     await Promise.all([source.snapshot(), source.snapshot(), source.snapshot()]);
-    expect(readFileSync(join(dir, 'calls'), 'utf8').trim().split('\n')).toHaveLength(2);
+    expect(smi.calls).toHaveLength(2);
   });
 });
 
-it('gives up on an nvidia-smi that hangs', async () => {
-  const sleeper = new NvidiaSmi('/bin/sleep', 50);
-  expect(await sleeper.run(['60'])).toMatchObject({ code: null });
+it('tells a program that is slow and ends when it is told to from one that failed', async () => {
+  const bin = join(dir, 'slow');
+  writeFileSync(bin, '#!/bin/sh\nsleep 60 &\nwait\n', { mode: 0o755 });
+  const slow = new NvidiaSmi(bin, 50);
+  expect(await slow.run([])).toMatchObject({ code: null, hung: true });
+  expect(await slow.run([])).toMatchObject({ hung: true, text: expect.stringContaining('within 50 ms') });
+});
+
+it('does not wait for what a wrapper has left behind', async () => {
+  const bin = join(dir, 'wrapper');
+  writeFileSync(bin, `#!/bin/sh\nsleep 60 &\necho $! > ${dir}/pid\necho '${row(0)}'\nexit 3\n`, {
+    mode: 0o755,
+  });
+  expect(await new NvidiaSmi(bin).run([])).toMatchObject({ code: 3, out: `${row(0)}\n`, hung: false });
+  process.kill(Number(readFileSync(join(dir, 'pid'), 'utf8')), 'SIGKILL');
+});
+
+it('gives up on an nvidia-smi that hangs, and does not start another', async () => {
+  const bin = join(dir, 'stuck');
+  writeFileSync(bin, `#!/bin/sh\ntrap '' TERM\necho $$ > ${dir}/pid\nwhile :; do sleep 60; done\n`, {
+    mode: 0o755,
+  });
+  const sleeper = new NvidiaSmi(bin, 50, 50);
+  expect(await sleeper.run(['60'])).toMatchObject({ code: null, hung: true });
+  expect(await sleeper.run(['60'])).toMatchObject({
+    hung: true,
+    text: expect.stringContaining('still hangs'),
+  });
+  const pid = Number(readFileSync(join(dir, 'pid'), 'utf8'));
+  process.kill(-pid, 'SIGKILL'); // with what it waits for
 });
