@@ -6,12 +6,14 @@ import { dirname, join, parse, relative, resolve } from 'node:path';
 import { z } from 'zod';
 import { durationMs, sizeBytes } from '../contracts/duration.js';
 import { expecting } from '../contracts/faults.js';
-import { normaliseNodeId } from '../contracts/names.js';
-import { isWildcardHost, parseServerUrl } from '../lib/address.js';
+import { isKeyOfAll, normaliseNodeId } from '../contracts/names.js';
+import { ownedEnv } from '../contracts/owned.js';
+import { isGroupAddress, isWildcardHost, parseServerUrl } from '../lib/address.js';
 import {
   checked,
   filePath,
   mapAt,
+  pathOrNone,
   portRange,
   type Report,
   serverUrl,
@@ -22,19 +24,30 @@ import {
   withRules,
 } from '../lib/config/fields.js';
 import { type ConfigResult, type LoadOptions, loadConfigFile, loadConfigText } from '../lib/config/load.js';
+import { ALIASES, mentions, templateFault } from './engines/command-template.js';
 
 const NAME = /^[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?$/;
-const nameOf = (what: string) =>
-  textLike(NAME, `${what} of a-z, 0-9, "-", "." and "_", 63 characters at most`);
+const nameOf = (what: string) => {
+  const expected = `${what} of a-z, 0-9, "-", "." and "_", 63 characters at most`;
+  return checked(expected, text => {
+    if (!NAME.test(text)) return `expected ${expected}, got ${JSON.stringify(text)}`;
+    return isKeyOfAll(text) ? `${JSON.stringify(text)} is a word of JavaScript's: choose another name` : null;
+  });
+};
 /** A program: a path, or a name that is looked up on PATH. */
 const program = () => filePath('a program: a path or a name on PATH');
+
+const environmentName = () => textLike(/^[A-Za-z_][A-Za-z0-9_]*$/, 'an environment name such as "API_KEY"');
+/** Text with placeholders. */
+const template = () => checked('text whose placeholders exist', templateFault);
 
 const engineEntry = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('vllm'),
     bin: program().default('vllm'),
     launch_mode: z.enum(['ray', 'mp']).default('mp'),
-    ray_bin: program().default('ray'),
+    /** null: the one beside `bin`, else one on PATH. */
+    ray_bin: program().nullable().default(null),
   }),
   z.strictObject({
     type: z.literal('sglang'),
@@ -43,9 +56,15 @@ const engineEntry = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('command'),
     /** The command line; the agent fills its placeholders in. */
-    argv: expecting(z.array(z.string()).min(1), 'a list: the program and its arguments'),
+    argv: expecting(z.array(template()).min(1), 'a list: the program and its arguments'),
     /** Path that answers 200 when the engine can serve. */
     probe: textLike(/^\/\S*$/, 'a path such as "/health"').default('/health'),
+    env: z.record(environmentName(), template()).default({}),
+    api_key_env: environmentName().nullable().default(null),
+    /** Prints the version as its last line. */
+    version_argv: expecting(z.array(z.string()).min(1), 'a list: the program and its arguments')
+      .nullable()
+      .default(null),
   }),
 ]);
 export type EngineConfig = z.output<typeof engineEntry>;
@@ -57,7 +76,12 @@ const fabric = z.strictObject({
   name: nameOf('a fabric name'),
   hcas: expecting(
     z
-      .array(textLike(/^[A-Za-z0-9_.-]{1,63}$/, 'an HCA such as "mlx5_0", as in /sys/class/infiniband'))
+      .array(
+        textLike(
+          /^[A-Za-z0-9_.-]{1,63}(:[1-9][0-9]{0,2})?$/,
+          'an HCA such as "mlx5_0", as in /sys/class/infiniband, or one port of it such as "mlx5_0:2"',
+        ),
+      )
       .min(1),
     'a list of HCAs, one at least',
   ),
@@ -65,8 +89,8 @@ const fabric = z.strictObject({
 });
 
 const discovery = z.strictObject({
-  nvidia_smi: expecting(z.string(), 'a file path, or "" to look on PATH').default(''),
-  nvml_library: expecting(z.string(), 'a file path, or "" for the usual places').default(''),
+  nvidia_smi: pathOrNone('a file path, or "" to look on PATH').default(''),
+  nvml_library: pathOrNone('a file path, or "" for the usual places').default(''),
   ib_root: filePath('a directory').default('/sys/class/infiniband'),
   prefer_nvml: z.boolean().default(true),
   skip_gpus: z.boolean().default(false),
@@ -168,9 +192,13 @@ export function loadAgentConfigText(
 
 function reachableAddress() {
   const expected = 'an IP address that routers and other nodes can reach, such as "10.0.0.11"';
-  return checked(expected, text =>
-    isIP(text) !== 0 && !isWildcardHost(text) ? null : `expected ${expected}, got ${JSON.stringify(text)}`,
-  );
+  return checked(expected, text => {
+    const got = `expected ${expected}, got ${JSON.stringify(text)}`;
+    if (isIP(text) === 0 || isWildcardHost(text)) return got;
+    // It needs a zone, and a zone names an interface of this machine: no other one can use the address.
+    if (/^fe[89ab]/i.test(text)) return `${got}, which is good on one link only`;
+    return isGroupAddress(text) ? `${got}: that is an address of many` : null;
+  });
 }
 
 function agentRules(config: Record<string, unknown>, report: Report): void {
@@ -209,6 +237,27 @@ function agentRules(config: Record<string, unknown>, report: Report): void {
         JSON.stringify(name),
       );
     }
+    if (type === 'command') commandRules(name, entry as Record<string, unknown>, report);
+  }
+}
+
+/** A command that isn't told its port listens on one that nobody reserved. */
+function commandRules(name: string, entry: Record<string, unknown>, report: Report): void {
+  const { argv } = entry;
+  const env = mapAt(entry, 'env') ?? {};
+  if (!Array.isArray(argv)) return;
+  const texts = [...argv, ...Object.values(env)].filter(text => typeof text === 'string');
+  if (!mentions(texts, 'port')) {
+    report(
+      ['engines', name, 'argv'],
+      'neither argv nor env has {port}: the engine must listen on the port that llmgw reserves for it',
+      'an argument such as "{port}"',
+    );
+  }
+  for (const [variable, text] of Object.entries(env)) {
+    const owned = ownedEnv(variable);
+    if (owned !== null) report(['engines', name, 'env', variable], `belongs to llmgw: ${owned}`);
+    else if (text === ALIASES) report(['engines', name, 'env', variable], `${ALIASES} is for argv`);
   }
 }
 
@@ -240,16 +289,27 @@ function fabricRules(config: Record<string, unknown>, report: Report): void {
     names.set(name, earlier ?? index);
     const list = Reflect.get(entry, 'hcas');
     for (const [position, hca] of (Array.isArray(list) ? list : []).entries()) {
-      const taken = hcas.get(hca);
+      const taken = takenBy(hcas, hca);
       if (taken !== undefined) {
         report(
           ['fabrics', index, 'hcas', position],
           `${JSON.stringify(hca)} is listed at ${taken} already: an HCA is on one fabric`,
         );
       }
-      hcas.set(hca, taken ?? `fabrics[${index}].hcas[${position}]`);
+      if (taken === undefined) hcas.set(hca, `fabrics[${index}].hcas[${position}]`);
     }
   }
+}
+
+/** An HCA's name stands for all its ports, so that `mlx5_0` and `mlx5_0:1` meet, and `mlx5_0:1` and `mlx5_0:2` don't. */
+function takenBy(hcas: Map<unknown, string>, hca: unknown): string | undefined {
+  if (typeof hca !== 'string') return undefined;
+  const [name, port] = hca.split(':');
+  const same = [...hcas.keys()].find(other => {
+    const [otherName, otherPort] = String(other).split(':');
+    return otherName === name && (port === undefined || otherPort === undefined || otherPort === port);
+  });
+  return same === undefined ? undefined : hcas.get(same);
 }
 
 /** /etc/llmgw/agent.pem → /etc/llmgw/agent-engine.key, the name under which `ctl cert issue-client` writes it. */

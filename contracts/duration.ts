@@ -92,14 +92,18 @@ const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** A field that holds a duration: text such as "5s" in, integer milliseconds out. */
 export function durationMs(rule: DurationRule = {}) {
   const expected = `a duration such as "${rule.example ?? '5s'}"`;
-  return textField(expected, value => {
+  const field = textField(expected, value => {
     const ns = parseGoDuration(value);
     if (typeof ns !== 'bigint') return ns;
     if (ns % NS_PER_MS !== 0n) return { error: 'is not a whole number of milliseconds' };
     const ms = Number(ns / NS_PER_MS);
     return rangeError(ms, rule) ?? ms;
   });
+  // "0" is the one duration without a unit, and YAML reads it as a number. To callers both are one kind of field.
+  return rule.allowZero ? (z.preprocess(zeroAsText, field) as unknown as typeof field) : field;
 }
+
+const zeroAsText = (value: unknown): unknown => (value === 0 ? '0' : value);
 
 function rangeError(ms: number, rule: DurationRule): { error: string } | null {
   const { min = 1, max = LONGEST_TIMER_MS, allowZero = false } = rule;

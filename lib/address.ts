@@ -85,6 +85,12 @@ export function isWildcardHost(host: string): boolean {
   return host === '0.0.0.0' || (isIPv6(host) && /^[0:]+$/.test(host));
 }
 
+/** Multicast, or IPv4's broadcast: nobody's own address. */
+export function isGroupAddress(host: string): boolean {
+  if (isIPv6(host)) return /^ff/i.test(host);
+  return isIP(host) === 4 && (/^(22[4-9]|23[0-9])\./.test(host) || host === '255.255.255.255');
+}
+
 /** Reads `20000-21999`, both ends included. */
 export function parsePortRange(text: string): { first: number; last: number } | { error: string } {
   const match = /^([0-9]{1,5})-([0-9]{1,5})$/.exec(text);

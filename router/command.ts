@@ -15,7 +15,9 @@ export interface RouterCommandOptions {
 /** Runs until SIGTERM or SIGINT; resolves with the exit code: 0 done, 1 it can't start, 2 bad configuration. */
 export async function runRouterCommand(options: RouterCommandOptions): Promise<number> {
   if (options.checkConfig === true) {
-    return checkConfigCommand(loadRouterConfig, options.config, options.json === true);
+    const { routerFileWarnings } = await import('./config-files.js');
+    const json = options.json === true;
+    return checkConfigCommand(loadRouterConfig, options.config, { json, files: routerFileWarnings });
   }
   const loaded = loadRouterConfig(options.config);
   if (!loaded.ok) {

@@ -18,13 +18,21 @@ const errorOf = (parsed: object): string | null =>
   'error' in parsed && typeof parsed.error === 'string' ? parsed.error : null;
 
 /** A path as it is written; relative ones are the process's to resolve. */
-export const filePath = (expected = 'a file path') =>
-  checked(expected, text => {
-    if (text.trim() === '') return `expected ${expected}, got ${JSON.stringify(text)}`;
-    // No shell reads this file, so `~` would become a folder of that name.
-    if (text.startsWith('~')) return `expected ${expected}, got ${JSON.stringify(text)}: ~ is not expanded`;
-    return text.includes('\0') ? `expected ${expected}, got one with a NUL character` : null;
-  });
+export const filePath = (expected = 'a file path') => checked(expected, text => pathError(text, expected));
+
+/** The same, where "" stands for a default. */
+export const pathOrNone = (expected: string) =>
+  checked(expected, text => (text === '' ? null : pathError(text, expected)));
+
+function pathError(text: string, expected: string): string | null {
+  const got = `expected ${expected}, got ${JSON.stringify(text)}`;
+  if (text.trim() === '') return got;
+  if (text !== text.trim()) return `${got}, with space around it`;
+  // No shell reads this file, so `~` and `$HOME` would become folders of that name.
+  if (text.startsWith('~')) return `${got}: ~ is not expanded`;
+  if (/\$\{|\$\(|(^|\/)\$[A-Za-z_]/.test(text)) return `${got}: variables are not expanded`;
+  return text.includes('\0') ? `expected ${expected}, got one with a NUL character` : null;
+}
 
 /** host:port to listen on; port 0 takes a free one. */
 export const listenAddress = () =>

@@ -65,12 +65,25 @@ export function loadConfigText<S extends z.ZodType>(
   const plain = opts.prepare?.(root as Record<string, unknown>) ?? root;
   const parsed = schema.safeParse(plain);
   if (!parsed.success) {
-    for (const fault of zodFaults(parsed.error, plain, schema)) {
-      error(fault.path, fault.message, fault.expected, fault.nearest);
+    const told = new Set(errors.map(({ key }) => key).filter(key => key !== ''));
+    for (const fault of zodFaults(parsed.error, plain, schema).filter(
+      ({ path }) => !told.has(keyPath(path)),
+    )) {
+      error(fault.path, asWritten(fault.message, tree.numberAt(fault.path)), fault.expected, fault.nearest);
     }
   }
   if (errors.length > 0 || !parsed.success) return failed(errors);
   return { ok: true, config: parsed.data, errors: [] };
+}
+
+/** `got 1.1` is no help to whoever wrote 1.10. */
+function asWritten(message: string, number: string | null): string {
+  if (number === null) return message;
+  const read = `got ${Number(number)}`;
+  const at = message.indexOf(read);
+  return at === -1 || Number.isNaN(Number(number))
+    ? message
+    : `${message.slice(0, at)}got ${number}${message.slice(at + read.length)}`;
 }
 
 /** One line each: `agent.yaml:3:1: heartbeat: unknown key, did you mean "heartbeat_interval"?` */

@@ -11,6 +11,7 @@ import {
   LineCounter,
   Parser,
   parseDocument,
+  type Scalar,
 } from 'yaml';
 import type { FaultPath } from '../../contracts/faults.js';
 
@@ -35,6 +36,8 @@ export interface YamlTree {
   broken: boolean;
   /** Where `path` is, or the nearest ancestor that is there. */
   placeOf(path: FaultPath): Place;
+  /** A number as it was written (`1.10`, `0x1f`); null where there is none. */
+  numberAt(path: FaultPath): string | null;
 }
 
 /** Configurations nest 5 deep and hold a few hundred nodes; these bounds stop alias bombs well under a second. */
@@ -53,6 +56,16 @@ export function parseTree(source: string): YamlTree {
     const { line, col } = lines.linePos(offset);
     return { line: Math.max(line, 1), column: Math.max(col, 1) };
   };
+  const bare = text.search(/\r(?!\n)/);
+  if (bare !== -1) {
+    const before = text.slice(0, bare).split('\n');
+    const at = { line: before.length, column: before.at(-1)!.length + 1 };
+    return broken(
+      'has a carriage return alone, which ends no line in YAML',
+      at,
+      'line feeds, with or without carriage returns',
+    );
+  }
   const deep = tooDeepAt(text);
   if (deep !== null) return broken('is nested too deeply', deep, `at most ${MAX_DEPTH} levels`);
   const doc = parseDocument(text, {
@@ -70,7 +83,13 @@ export function parseTree(source: string): YamlTree {
     place: place(problem.pos[0]),
   }));
   if (doc.errors.some(error => error.code !== 'MULTIPLE_DOCS')) {
-    return { plain: {}, faults: firstOfEachLine(syntax), broken: true, placeOf: () => START };
+    return {
+      plain: {},
+      faults: firstOfEachLine(syntax),
+      broken: true,
+      placeOf: () => START,
+      numberAt: () => null,
+    };
   }
   const walk = new Walk(doc, place);
   const plain = walk.run();
@@ -79,6 +98,7 @@ export function parseTree(source: string): YamlTree {
     faults: [...syntax, ...walk.faults],
     broken: walk.aborted,
     placeOf: path => walk.placeOf(path),
+    numberAt: path => walk.numberAt(path),
   };
 }
 
@@ -87,6 +107,7 @@ class Walk {
   readonly faults: TreeFault[] = [];
   aborted = false;
   private readonly places = new Map<string, Place>();
+  private readonly numbers = new Map<string, string>();
   private visited = 0;
 
   constructor(
@@ -104,6 +125,10 @@ class Walk {
       if (place !== undefined) return place;
     }
     return START;
+  }
+
+  numberAt(path: FaultPath): string | null {
+    return this.numbers.get(JSON.stringify(path)) ?? null;
   }
 
   private plain(node: unknown, path: FaultPath, at: Place): unknown {
@@ -127,7 +152,21 @@ class Walk {
         return this.plain(item, here, start);
       });
     }
-    return isScalar(node) ? node.value : null;
+    return isScalar(node) ? this.scalar(node, path, at) : null;
+  }
+
+  private scalar({ value, source }: Scalar, path: FaultPath, at: Place): unknown {
+    if (typeof value !== 'number' || source === undefined) return value;
+    this.numbers.set(JSON.stringify(path), source);
+    // YAML 1.1 reads it as octal, 1.2 as decimal: whoever wrote it meant one of the two.
+    if (!/^[-+]?0[0-9]/.test(source)) return value;
+    this.fault(
+      path,
+      `the number ${source} begins with 0, which some read as octal`,
+      `${value}, or quotes if it is a text`,
+      at,
+    );
+    return value;
   }
 
   private mapping(items: readonly { key: unknown; value: unknown }[], path: FaultPath, at: Place): object {
@@ -230,5 +269,6 @@ function broken(message: string, place: Place, expected: string): YamlTree {
     faults: [{ path: [], message, expected, place }],
     broken: true,
     placeOf: () => place,
+    numberAt: () => null,
   };
 }

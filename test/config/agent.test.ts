@@ -131,7 +131,7 @@ describe('agent.yaml', () => {
 
   it('knows what vllm and sglang are by name, and asks for the type of others', () => {
     expect(load(`${HTTP}engines:\n  vllm:\n  sglang: {}\n`).config?.engines).toEqual({
-      vllm: { type: 'vllm', bin: 'vllm', launch_mode: 'mp', ray_bin: 'ray' },
+      vllm: { type: 'vllm', bin: 'vllm', launch_mode: 'mp', ray_bin: null },
       sglang: { type: 'sglang', python: 'python3' },
     });
     expect(load(`${HTTP}engines: {vllm-0.33: {type: vllm, bin: /v/bin/vllm}}`).config?.engines).toMatchObject(
