@@ -3,12 +3,12 @@
 import { readFile, realpath, stat } from 'node:fs/promises';
 import { join, sep } from 'node:path';
 import { LlmgwError } from '../contracts/errors.js';
-import { nearest } from '../contracts/nearest.js';
 import type { ReplicaSpec } from '../contracts/spec.js';
 import type { EngineCatalog } from './engines/catalog.js';
 import { renderer } from './engines/index.js';
-import type { ResolvedEngine } from './engines/types.js';
-import { VLLM_KNOWN_VERSIONS, VLLM_OPTIONS, VLLM_SWITCHES } from './engines/vllm-flags.js';
+import { checkRay } from './engines/ray.js';
+import type { RayProgram, ResolvedEngine } from './engines/types.js';
+import { joinsByRay } from './engines/vllm-check.js';
 
 /** Linux limits one environment string to 128 KiB; no token comes near half of it. */
 const SECRET_MAX_BYTES = 64 * 1024;
@@ -21,7 +21,7 @@ export interface Preflight {
 
 /**
  * Looks at everything that `spec` needs of this node.
- * @throws LlmgwError ENGINE_MISSING, ENGINE_BROKEN, FLAG_UNKNOWN, MODEL_MISSING, SECRET_MISSING.
+ * @throws LlmgwError ENGINE_MISSING, ENGINE_BROKEN, FLAG_UNKNOWN, MODEL_MISSING, SECRET_MISSING, ENGINE_UNFIT.
  */
 export async function preflight(
   spec: ReplicaSpec,
@@ -29,34 +29,20 @@ export async function preflight(
   secretsDir: string,
 ): Promise<Preflight> {
   const { engine, problems } = await catalog.get(spec.engine);
-  renderer(engine.type);
   if (problems.length > 0) {
     throw new LlmgwError('ENGINE_BROKEN', `engine ${spec.engine} can't be started: ${problems.join('; ')}`);
   }
-  checkFlags(spec.args, engine);
+  renderer(engine.type).check?.(spec, engine);
+  const program = joinsByRay(spec, engine) ? { ...engine, ray: await rayOf(engine, catalog) } : engine;
   await checkModel(spec.model);
-  return { engine, secretEnv: await readSecretEnv(spec, secretsDir) };
+  return { engine: program, secretEnv: await readSecretEnv(spec, secretsDir) };
 }
 
-/** vLLM takes any unambiguous beginning of a flag, dashes or underscores, and `--no-` before a switch. */
-export function checkFlags(args: string[], engine: ResolvedEngine): void {
-  const minor = /^\d+\.\d+/.exec(engine.version ?? '')?.[0];
-  if (engine.type !== 'vllm' || minor === undefined || !VLLM_KNOWN_VERSIONS.includes(minor)) return;
-  const known = [
-    ...VLLM_OPTIONS,
-    ...VLLM_SWITCHES,
-    ...VLLM_SWITCHES.map(name => name.replace('--', '--no-')),
-  ];
-  for (const arg of args) {
-    if (!/^--[A-Za-z]/.test(arg)) continue;
-    const flag = arg.split(/[=.]/, 1)[0]!.replaceAll('_', '-');
-    if (known.some(name => name.startsWith(flag))) continue;
-    const near = nearest(flag, known);
-    throw new LlmgwError(
-      'FLAG_UNKNOWN',
-      `args: vLLM ${engine.version} (engine ${engine.name}) has no flag ${flag}${near === null ? '' : `; did you mean ${near}?`}`,
-    );
-  }
+/** @throws LlmgwError ENGINE_BROKEN, ENGINE_UNFIT when several nodes can't be joined by it. */
+async function rayOf(engine: ResolvedEngine, catalog: EngineCatalog): Promise<RayProgram> {
+  const ray = await catalog.ray(engine);
+  checkRay(ray, engine.name);
+  return ray;
 }
 
 /** A path must be on this node; a name is looked up on the hub by the engine itself. */

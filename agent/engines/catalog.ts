@@ -1,15 +1,14 @@
 // The engines of agent.yaml, after looking at them: where the program is and which version it says it has. Asking
-// costs seconds with a real vLLM (it imports torch first), so an answer is kept while the file stays the same.
-import { execFile } from 'node:child_process';
-import { constants } from 'node:fs';
-import { access, realpath, stat } from 'node:fs/promises';
-import { delimiter, isAbsolute, join } from 'node:path';
+// costs seconds with a real engine (it imports torch first), so an answer is kept while the file stays the same.
+import { readFile, realpath, stat } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { LlmgwError } from '../../contracts/errors.js';
 import type { NodeEngine } from '../../contracts/inventory.js';
 import { nearest } from '../../contracts/nearest.js';
 import type { EngineConfig } from '../config.js';
-import { baseEnv, passedEnv } from './environment.js';
-import type { ResolvedEngine } from './types.js';
+import { askVersion, findProgram, packagesStamp, type VersionAnswer } from './programs.js';
+import { SGLANG_VERSION_ARGS } from './sglang.js';
+import type { RayProgram, ResolvedEngine } from './types.js';
 
 /**
  * A cold import of torch took 70 s on a machine whose two cores were busy; a program that needs much longer is not going
@@ -76,108 +75,107 @@ export class EngineCatalog {
     );
   }
 
+  /**
+   * The Ray that joins several nodes for that vLLM: `ray_bin`, else the one beside vLLM, else one on PATH.
+   * @throws LlmgwError ENGINE_BROKEN when there is none.
+   */
+  async ray(engine: ResolvedEngine): Promise<RayProgram> {
+    const config = this.#engines[engine.name];
+    const named = config?.type === 'vllm' ? config.ray_bin : null;
+    const folders = [dirname(engine.bin), this.#env.PATH ?? ''].join(':');
+    const found = await findProgram(named ?? 'ray', named === null ? folders : (this.#env.PATH ?? ''));
+    const refuse = (why: string): never => {
+      throw new LlmgwError(
+        'ENGINE_BROKEN',
+        `engine ${engine.name} has launch_mode ray, and Ray can't be used: ${why} (vLLM does not bring Ray: install it beside vLLM, set ray_bin, or use launch_mode mp)`,
+      );
+    };
+    if ('problem' in found) return refuse(found.problem);
+    const { version, problem } = await this.#version(found.path, ['--version']);
+    if (version === null) return refuse(problem ?? 'its version is unknown');
+    return { bin: found.path, version, client: await this.#hasClient(found.path) };
+  }
+
   async #look(name: string, config: EngineConfig): Resolution {
     const engine = unasked(name, config);
-    if (config.type !== 'vllm') {
-      return { engine, problems: [`engines of type ${config.type} are not run by this release`] };
-    }
-    const found = await findProgram(config.bin, this.#env.PATH ?? '');
+    const found = await findProgram(engine.bin, this.#env.PATH ?? '');
     if ('problem' in found) return { engine, problems: [found.problem] };
-    const answer = await this.#version(found.path);
+    const resolved = { ...engine, bin: found.path };
+    if (config.type === 'command') return this.#command(resolved, config.version_argv);
+    const answer = await this.#version(
+      found.path,
+      config.type === 'sglang' ? SGLANG_VERSION_ARGS : ['--version'],
+    );
     return {
-      engine: { ...engine, bin: found.path, version: answer.version },
+      engine: { ...resolved, version: answer.version },
       problems: answer.problem === null ? [] : [answer.problem],
     };
   }
 
+  /** Its version is asked of the program that agent.yaml names for it, and of none without. */
+  async #command(engine: ResolvedEngine, versionArgv: string[] | null): Resolution {
+    if (versionArgv === null) return { engine, problems: [] };
+    const [bin, ...args] = versionArgv;
+    const found = await findProgram(bin!, this.#env.PATH ?? '');
+    if ('problem' in found) return { engine, problems: [`version_argv: ${found.problem}`] };
+    const { version, problem } = await this.#version(found.path, args);
+    return { engine: { ...engine, version }, problems: problem === null ? [] : [`version_argv: ${problem}`] };
+  }
+
   /** Keyed by what a reinstall changes; a failure is forgotten, so that a repaired engine is seen. */
-  async #version(path: string): Promise<VersionAnswer> {
+  async #version(path: string, args: string[]): Promise<VersionAnswer> {
     const { mtimeMs, size } = await stat(path);
-    const key = `${await realpath(path)} ${mtimeMs} ${size}`;
+    // A script for an interpreter asks after the packages of the environment that this path is in.
+    const what = args[0] === '-c' ? [path, await packagesStamp(path)] : [await realpath(path)];
+    const key = JSON.stringify([...what, mtimeMs, size, args]);
     const known = this.#asked.get(key);
     if (known !== undefined) return known;
-    const answer = askVersion(path, this.#env, this.#deadlineMs);
+    const answer = askVersion(path, args, this.#env, this.#deadlineMs);
     this.#asked.set(key, answer);
     const { version } = await answer;
     if (version === null) this.#asked.delete(key);
     return answer;
   }
+
+  /**
+   * Whether this Ray starts a client server on each head, by default on a port that the next head wants too; the flag
+   * that gives it another one is refused where it is not installed. It is where gRPC is.
+   */
+  async #hasClient(ray: string): Promise<boolean> {
+    const python = await interpreterOf(ray);
+    const script = "import importlib.util as u; print('1.0' if u.find_spec('grpc') else 'none')";
+    const answer = await this.#version(python, ['-c', script]).catch(() => null);
+    return answer?.version === '1.0';
+  }
+}
+
+/** Of a script that pip or uv has installed; one beside it where the first lines don't tell. */
+async function interpreterOf(script: string): Promise<string> {
+  const head = (await readFile(script, 'latin1').catch(() => '')).slice(0, 1024);
+  // Long paths are wrapped: `'''exec' "/a/long/path/python" "$0" "$@"`.
+  const told =
+    /^#!\s*(\/\S*python[\d.]*)\s*$/m.exec(head) ?? /^'''exec' "?(\/[^"\n]*?python[\d.]*)"? /m.exec(head);
+  return told?.[1] ?? join(dirname(script), 'python3');
 }
 
 function unasked(name: string, config: EngineConfig): ResolvedEngine {
-  const bin =
-    config.type === 'vllm' ? config.bin : config.type === 'sglang' ? config.python : config.argv[0]!;
-  return {
-    name,
-    type: config.type,
-    bin,
-    version: null,
-    launch_mode: config.type === 'vllm' ? config.launch_mode : null,
-  };
-}
-
-async function findProgram(bin: string, path: string): Promise<{ path: string } | { problem: string }> {
-  if (isAbsolute(bin) || bin.includes('/')) {
-    const state = await executable(bin);
-    return state === 'yes' ? { path: bin } : { problem: `${bin} ${state}` };
+  const common = { name, version: null };
+  switch (config.type) {
+    case 'vllm':
+      return { ...common, type: 'vllm', bin: config.bin, launch_mode: config.launch_mode };
+    case 'sglang':
+      return { ...common, type: 'sglang', bin: config.python, launch_mode: null };
+    case 'command': {
+      const { argv, probe, env, api_key_env } = config;
+      return {
+        ...common,
+        type: 'command',
+        bin: argv[0]!,
+        launch_mode: null,
+        command: { argv, probe, env, api_key_env },
+      };
+    }
   }
-  for (const folder of path.split(delimiter)) {
-    if (folder === '') continue;
-    const candidate = join(folder, bin);
-    if ((await executable(candidate)) === 'yes') return { path: candidate };
-  }
-  return {
-    problem: `there is no program ${bin} on the agent's PATH; give its path as \`bin\` in agent.yaml`,
-  };
-}
-
-async function executable(
-  path: string,
-): Promise<'yes' | 'does not exist' | 'is not a program (not executable)'> {
-  const found = await stat(path).catch(() => null);
-  if (found === null) return 'does not exist';
-  const allowed = await access(path, constants.X_OK).then(
-    () => true,
-    () => false,
-  );
-  return found.isFile() && allowed ? 'yes' : 'is not a program (not executable)';
-}
-
-interface VersionAnswer {
-  version: string | null;
-  problem: string | null;
-}
-
-function askVersion(path: string, env: NodeJS.ProcessEnv, deadlineMs: number): Promise<VersionAnswer> {
-  return new Promise(resolve => {
-    const options = {
-      cwd: '/',
-      env: baseEnv(path, passedEnv(env), '/'),
-      timeout: deadlineMs,
-      killSignal: 'SIGKILL',
-      maxBuffer: 1024 * 1024,
-    } as const;
-    execFile(path, ['--version'], options, (error, stdout, stderr) => {
-      if (error !== null) {
-        const how = error.killed
-          ? `did not answer within ${Math.round(deadlineMs / 1000)} s`
-          : typeof error.code === 'number'
-            ? `exited with ${error.code}`
-            : `could not be run (${error.code ?? error.signal})`;
-        const said = lastLine(stderr) ?? lastLine(stdout);
-        const problem = `\`${path} --version\` ${how}${said === null ? '' : `: ${said}`}`;
-        return resolve({ version: null, problem });
-      }
-      const version = /\d+\.\d+(?:\.\d+)?\S*/.exec(lastLine(stdout) ?? '')?.[0] ?? null;
-      const problem = version === null ? `\`${path} --version\` printed no version` : null;
-      resolve({ version, problem });
-    });
-  });
-}
-
-function lastLine(text: string): string | null {
-  const line = text.trimEnd().split('\n').at(-1)?.trim().slice(0, 200);
-  return line === undefined || line === '' ? null : line;
 }
 
 function within<T>(ms: number, wanted: Promise<T>, otherwise: () => T): Promise<T> {

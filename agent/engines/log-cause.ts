@@ -6,9 +6,12 @@ import type { EngineRenderer } from './types.js';
 const SENTENCE_MAX = 600;
 const LINE_MAX = 320;
 
-/** `(EngineCore pid=123) ERROR 11-30 12:00:00 [core.py:42] ` and the like. */
+/**
+ * `(EngineCore pid=123) ERROR 11-30 12:00:00 [core.py:42] `, `[2026-11-30 12:00:00 TP0] `, `[rank0]: ` of torch, and of
+ * what Ray brings from other nodes `(RayWorkerProc pid=123, ip=10.0.0.12) `. Bounded: lines may be anything.
+ */
 const PREFIX =
-  /^\s*(?:\([^)]*\bpid=\d+\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+)?(?:\d\d-\d\d \d\d:\d\d:\d\d\s+)?(?:\[[^\]]*:\d+\]\s*)?/;
+  /^\s*(?:\([^)]{0,64}\bpid=\d{1,10}[^)]{0,64}\)\s{0,8}){0,3}(?:\[rank\d{1,5}\]:\s{0,8})?(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,64}\]\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):?\s+)?(?:\d\d-\d\d \d\d:\d\d:\d\d\s+)?(?:\[[^\]]*:\d+\]\s*)?/;
 
 /** `ValueError: …`, `torch.OutOfMemoryError: …`: where a Python traceback ends. */
 const EXCEPTION = /^(?:[\w]+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)/;

@@ -2,6 +2,7 @@
 // Renderers do no I/O; the supervisor runs what they say.
 import type { MemberOrder, Peer } from '../../contracts/activities.js';
 import type { EnginePorts, ExitStatus, FailureClass } from '../../contracts/engine.js';
+import type { ReplicaSpec } from '../../contracts/spec.js';
 
 /** An entry of `engines:` in agent.yaml, after looking at the binary. */
 export interface ResolvedEngine {
@@ -11,6 +12,27 @@ export interface ResolvedEngine {
   /** null: the binary could not be asked. */
   version: string | null;
   launch_mode: 'ray' | 'mp' | null;
+  /** Of a `command` engine. */
+  command?: CommandTemplate;
+  /** Of a vLLM whose order has several nodes, with launch_mode ray. */
+  ray?: RayProgram;
+}
+
+export interface RayProgram {
+  bin: string;
+  version: string;
+  /** Whether its heads start a client server (`ray[client]` is installed). */
+  client: boolean;
+}
+
+/** The keys of a `command` engine in agent.yaml; placeholders as in command-template.ts. */
+export interface CommandTemplate {
+  argv: string[];
+  /** Path that answers 200 when it can serve. */
+  probe: string;
+  env: Record<string, string>;
+  /** Variable that gets the engine's key; null: {api_key_file}, or it serves open. */
+  api_key_env: string | null;
 }
 
 export interface RenderInput {
@@ -86,6 +108,8 @@ export interface Explained {
 export interface Stage {
   stage: string;
   percent: number | null;
+  /** How long this stage has still to go, as its own progress bar reckons; absent: it doesn't say. */
+  eta_ms?: number;
 }
 
 /** What an engine's own figures say of its work. */
@@ -106,6 +130,8 @@ export interface LifeSigns {
 }
 
 export interface EngineRenderer {
+  /** Before anything is held: what this engine can't do of the spec. Throws LlmgwError ENGINE_UNFIT, FLAG_UNKNOWN. */
+  check?(spec: ReplicaSpec, engine: ResolvedEngine): void;
   /** Ports it needs for this member of this order, `http` first where it serves. */
   ports(order: MemberOrder, engine: ResolvedEngine): PortNeed[];
   render(input: RenderInput): Rendered;

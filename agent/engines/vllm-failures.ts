@@ -1,39 +1,22 @@
-// Why a vLLM ended, from its last lines: the cause, whether trying again can help, and a sentence that says so.
-// vLLM wraps a cause in two or three further tracebacks of other processes, so the cause is looked for first and the
-// wrappers are never taken for it.
+// Why a vLLM ended, from its log: the cause, whether trying again can help, and a sentence that says so. vLLM wraps a
+// cause in two or three further tracebacks of other processes, and a gang in the complaints of the members that lost
+// one; neither is taken for it.
+import {
+  COMMON_RULES,
+  cleanOr,
+  type ExplainInput,
+  explainBy,
+  type Rule,
+  type Vocabulary,
+} from './explain.js';
+import type { Explained } from './types.js';
+import { isAccessLine, isVllmStall } from './vllm-progress.js';
 
-import type { FailureClass } from '../../contracts/engine.js';
-import type { ErrorCode } from '../../contracts/errors.js';
-import { causeLine, composeSentence, howItEnded } from './log-cause.js';
-import type { EngineRenderer, Explained } from './types.js';
-import { isVllmStall } from './vllm-progress.js';
-
-type Input = Parameters<EngineRenderer['explain']>[0];
-
-interface Rule {
-  match: RegExp;
-  /** A class, or what decides it. */
-  class: FailureClass | ((input: Input) => FailureClass);
-  code?: ErrorCode;
-  means: string;
-  /** Seen in logs of engines that then go on: believed only when nothing else explains the end. */
-  weak?: true;
-}
-
-const cleanOr =
-  (otherwise: FailureClass) =>
-  ({ gpuWasDirty, wasReady }: Input): FailureClass =>
-    gpuWasDirty ? 'gpu_cleanup' : wasReady ? 'retry' : otherwise;
-
-const HUB_TROUBLE = /ConnectionError|ReadTimeout|ConnectTimeout|LocalEntryNotFoundError|5\d\d Server Error/;
+/** What members say when another one is gone. */
+const CONSEQUENCE =
+  'another member of the gang ended, or cannot be reached: its own failure says why, if it has one';
 
 const RULES: Rule[] = [
-  {
-    match: /unrecognized arguments:|error: argument --|ambiguous option:/,
-    class: 'permanent',
-    code: 'FLAG_UNKNOWN',
-    means: 'the engine does not take a flag of `args`',
-  },
   {
     match: /No available memory for the cache blocks/,
     class: cleanOr('permanent'),
@@ -56,11 +39,6 @@ const RULES: Rule[] = [
     means: 'another process freed GPU memory while vLLM measured it',
   },
   {
-    match: /CUDA out of memory|OutOfMemoryError/,
-    class: cleanOr('permanent'),
-    means: 'the GPU has too little memory for this model',
-  },
-  {
     match: /User-specified max_model_len .* greater than the derived max_model_len/,
     class: 'permanent',
     means: '--max-model-len is more than the model has',
@@ -71,60 +49,9 @@ const RULES: Rule[] = [
     means: 'the parallel sizes need more GPUs than the engine sees',
   },
   {
-    match: /401 Client Error|403 Client Error|GatedRepoError|Cannot access gated repo/,
-    class: 'permanent',
-    means: 'the model hub refuses access; put a token that may read the model into env_from_files (HF_TOKEN)',
-  },
-  {
-    match: /Invalid repository ID or local directory specified/,
-    class: ({ lines }) => (lines.some(line => HUB_TROUBLE.test(line)) ? 'retry' : 'permanent'),
-    code: 'MODEL_MISSING',
-    means: 'there is no such model on the hub and no such folder on the node',
-  },
-  {
-    match: /--trust-remote-code|trust_remote_code=True/,
-    class: 'permanent',
-    means: 'the model brings code of its own; if you trust it, add --trust-remote-code to `args`',
-  },
-  {
     match: /Model architectures \[.*(?:not supported|failed to be inspected)/,
     class: 'permanent',
     means: 'this vLLM version does not know the model architecture',
-  },
-  {
-    match: /\[Errno 98\]|EADDRINUSE|[Aa]ddress already in use/,
-    class: 'port_conflict',
-    means: 'its port was taken by another process',
-  },
-  {
-    match: /uncorrectable ECC|\bXid\b|GPU is lost|fallen off the bus|unspecified launch failure/,
-    class: 'node_fault',
-    means: 'the GPU reports a hardware fault',
-  },
-  {
-    match: /Error 802: system not yet initialized|cudaErrorSystemNotReady/,
-    class: 'node_fault',
-    means: 'the NVLink fabric is not up (nvidia-fabricmanager)',
-  },
-  {
-    match: /Error 803|no kernel image is available|CUDA driver version is insufficient/,
-    class: 'node_fault',
-    means: 'the NVIDIA driver of the node does not fit this vLLM',
-  },
-  {
-    match: /Gloo connectFullMesh failed/,
-    class: 'permanent',
-    means: 'the members cannot reach each other; check mgmt_interface in agent.yaml',
-  },
-  {
-    match: /No space left on device/,
-    class: ({ lines }) => (lines.some(line => line.includes('/dev/shm')) ? 'gpu_cleanup' : 'retry'),
-    means: 'a file system of the node is full',
-  },
-  {
-    match: /NCCL error|ncclSystemError|ncclRemoteError|unhandled cuda error/,
-    class: 'retry',
-    means: 'the GPUs lost touch with each other (NCCL)',
   },
   {
     match: /Timed out waiting for engine core processes/,
@@ -132,11 +59,61 @@ const RULES: Rule[] = [
     means: 'the engine core did not start in time',
   },
   {
-    match: /429 Client Error|Read timed out|Connection reset|Temporary failure in name resolution/,
+    match: /Failed to import Ray/,
+    class: 'permanent',
+    code: 'ENGINE_BROKEN',
+    means: "this vLLM's Python has no Ray; install it there, or use launch_mode mp",
+  },
+  {
+    match: /Cannot provide a placement group|Every node should have a unique IP address/,
     class: 'retry',
-    means: 'the model hub did not answer',
+    means: 'Ray did not find the GPUs of all members',
+  },
+  {
+    match: /ncclRemoteError|remote process exited or there was a network error|NCCL.{0,80}remote error/,
+    class: 'retry',
+    means: CONSEQUENCE,
+  },
+  ...COMMON_RULES.filter(rule => rule.weak !== true),
+  // Weak ones of its own come before those that all engines share: of two that fit, the first is taken.
+  {
+    match:
+      /(?:gloo|NCCL|TCPStore|socket|recvValue|sendBytes|recvBytes).{0,200}Connection (?:was likely )?(?:closed|reset)/i,
+    class: 'retry',
+    means: CONSEQUENCE,
     weak: true,
   },
+  {
+    match: /DistNetworkError|client socket has timed out|DistStoreError/,
+    class: 'retry',
+    means: 'a member of the gang did not come, or cannot be reached at mgmt_addr',
+    weak: true,
+  },
+  {
+    match: /Watchdog caught collective operation timeout|Timeout at NCCL work/,
+    class: 'retry',
+    means: 'the GPUs waited for each other in vain (NCCL)',
+    weak: true,
+  },
+  {
+    match: /RayWorkerProc rank=.* died unexpectedly|ActorDiedError|ActorUnavailableError|The actor is dead/,
+    class: 'retry',
+    means: 'one of its workers died, here or on another member',
+    weak: true,
+  },
+  {
+    match: /Worker proc VllmWorker-\d+ died unexpectedly/,
+    class: 'retry',
+    means: "one of its workers died (the kernel's log has it if memory ran out)",
+    weak: true,
+  },
+  {
+    match: /llmgw: Ray has ended by itself|Some Ray subprocesses exited unexpectedly/,
+    class: 'retry',
+    means: 'its Ray died',
+    weak: true,
+  },
+  ...COMMON_RULES.filter(rule => rule.weak === true),
   {
     match: /EngineCore encountered a fatal error|EngineDeadError|engine core exited unexpectedly/,
     class: 'retry',
@@ -147,58 +124,24 @@ const RULES: Rule[] = [
 
 /** Say that something failed, never what. */
 const WRAPPERS =
-  /Engine core initialization failed|EngineCore failed to start|WorkerProc (?:initialization )?failed|See root cause above|EngineCore encountered a fatal error|EngineDeadError/;
+  /Engine core initialization failed|EngineCore failed to start|WorkerProc (?:initialization )?failed|WorkerProc hit an exception|See root cause above|See stack trace \(above\)|EngineCore encountered (?:a fatal error|an issue)|EngineDeadError|RayTaskError|ActorDiedError|ActorUnavailableError|RayWorkerProc failed: |died unexpectedly|^llmgw: /;
 
-const READY = /Application startup complete\./;
+const vocabulary: Vocabulary = {
+  engine: 'vLLM',
+  rules: RULES,
+  wrappers: WRAPPERS,
+  // The dump of its settings holds `trust_remote_code=True` and the like.
+  noise: /non-default args: |Initializing a V\d+ LLM engine|(?:User|Deprecation|Future)Warning:/,
+  ready: /Application startup complete\./,
+  silent: ({ exit, wasReady }) =>
+    wasReady && exit?.signal === 'SIGKILL'
+      ? "its log gives no reason: it was killed from outside (the kernel's log has it if memory ran out)"
+      : null,
+};
 
-export function explainVllm(input: Input): Explained {
-  const lines = relevant(input).filter(line => !isVllmStall(line));
-  const ended = howItEnded('vLLM', input);
-  if (input.exit === null && input.noProgressMs !== undefined) {
-    return {
-      class: 'retry',
-      code: 'ENGINE_FAILED',
-      sentence: composeSentence(ended, null, lines.findLast(line => line.trim() !== '') ?? null),
-    };
-  }
-  const found = firstMatch(lines, false) ?? firstMatch(lines, true);
-  const cause = causeLine(lines, WRAPPERS);
-  // A weak rule names the symptom; an exception that no rule knows still tells more.
-  if (
-    found === null ||
-    (found.rule.weak === true && cause !== null && isException(cause) && !WRAPPERS.test(cause))
-  ) {
-    // Killed while it served: the last line of its log is an access line, and explains nothing.
-    const silent =
-      input.wasReady && input.exit?.signal === 'SIGKILL' && !(cause !== null && isException(cause));
-    return {
-      class: found === null || typeof found.rule.class === 'function' ? 'retry' : found.rule.class,
-      code: 'ENGINE_FAILED',
-      sentence: silent
-        ? `${ended}, and its log gives no reason: it was killed from outside (the kernel's log has it if memory ran out)`
-        : composeSentence(ended, null, cause),
-    };
-  }
-  const { rule, line } = found;
-  return {
-    class: typeof rule.class === 'function' ? rule.class(input) : rule.class,
-    code: rule.code ?? 'ENGINE_FAILED',
-    sentence: composeSentence(ended, rule.means, line),
-  };
-}
-
-const isException = (line: string): boolean => /\b\w*(?:Error|Exception)\b/.test(line);
-
-/** Of an engine that had served, only what it said afterwards: its load may be full of survived trouble. */
-function relevant({ lines, wasReady }: Input): string[] {
-  const ready = lines.findLastIndex(line => READY.test(line));
-  return wasReady && ready >= 0 ? lines.slice(ready + 1) : lines;
-}
-
-function firstMatch(lines: string[], weak: boolean): { rule: Rule; line: string } | null {
-  for (const line of lines) {
-    const rule = RULES.find(candidate => (candidate.weak === true) === weak && candidate.match.test(line));
-    if (rule !== undefined) return { rule, line };
-  }
-  return null;
+export function explainVllm(input: ExplainInput): Explained {
+  // Of one that got nowhere, what it repeats is what it waits for.
+  const stuck = input.exit === null && input.noProgressMs !== undefined;
+  const lines = input.lines.filter(line => (stuck ? !isAccessLine(line) : !isVllmStall(line)));
+  return explainBy(vocabulary, { ...input, lines });
 }

@@ -1,10 +1,13 @@
-// The flags of `vllm serve` in the versions that llmgw knows, as names: a flag that none of them has is refused before
-// a spawn instead of after the minutes that vLLM's imports take. Other versions are not judged (their own argparse
-// does it). The stand-in has the same names (dev/standin/flags.mjs); a test compares the two.
+// The flags of `vllm serve`, by version: a flag that the installed version doesn't have is refused before a spawn instead
+// of after the minutes that vLLM's imports take. Versions newer than these are not judged (their own argparse does it).
+// The stand-in has the same names (dev/standin/flags.mjs); a test compares the two.
+import { VLLM_FLAG_CHANGES } from './vllm-flag-history.js';
+
 const names = (text: string): string[] =>
   text
     .trim()
     .split(/\s+/)
+    .filter(name => name !== '')
     .map(name => `--${name}`);
 
 /** No value; each has a `--no-` form too. */
@@ -28,7 +31,7 @@ export const VLLM_SWITCHES = names(`
   exclude-tools-when-tool-choice-none fail-on-environ-validation fully-sharded-loras grpc headless
   interleave-mm-strings jit-monitor-verbose kv-cache-metrics kv-sharing-fast-prefill
   language-model-only log-error-stack long-prefill-token-threshold-adaptive mm-device-do-normalize
-  mm-encoder-only numa-bind ray-workers-use-nsight return-sampling-mask return-tokens-as-token-ids
+  mm-encoder-only monokernel numa-bind ray-workers-use-nsight return-sampling-mask return-tokens-as-token-ids
   scheduler-reserve-full-isl skip-mm-profiling skip-tokenizer-init sleep-mode-offload-cudagraph
   specialize-active-lora swa-bounded-replay tokens-only trust-remote-code trust-request-chat-template
   trust-request-mm-kwargs use-fp64-gumbel use-replayssm use-tqdm-on-load
@@ -73,11 +76,11 @@ export const VLLM_OPTIONS = names(`
   override-generation-config per-request-spec-decode-metrics performance-mode pipeline-parallel-size
   pooler-config port prefill-context-parallel-size prefill-schedule-interval
   prefix-cache-retention-interval prefix-caching-hash-algo prefix-match-unit profiler-config
-  pt-load-map-location quantization quantization-config reasoning-config reasoning-parser
+  pt-load-map-location quantization quantization-config reasoning-config reasoning-effort-map reasoning-parser
   reasoning-parser-plugin renderer-num-workers replayssm-buffer-len response-role revision root-path
   runner safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads
   scheduler-cls scheduling-policy seed served-model-name show-hidden-metrics-for-version
-  shutdown-timeout sleep-preserve-parameter-names sparse-indexer-topk-backend spec-method spec-model
+  shutdown-timeout sleep-mode-backend sleep-preserve-parameter-names sparse-indexer-topk-backend spec-method spec-model
   spec-tokens speculative-config sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile
   ssl-ciphers ssl-keyfile stream-interval structured-outputs-config tensor-parallel-size tokenizer
   tokenizer-mode tokenizer-revision tool-call-parser tool-parser-plugin tool-server tool-strict-level
@@ -85,5 +88,36 @@ export const VLLM_OPTIONS = names(`
   watermark-config weight-transfer-config worker-cls worker-extension-cls
 `);
 
-/** Versions (major.minor) whose command line is this one. */
-export const VLLM_KNOWN_VERSIONS = ['0.32', '0.33'];
+/** Where the changes begin; the lists above are those of the newest. */
+const OLDEST = '0.11';
+
+/** Every flag of that version (`0.24`), in the spellings that its parser takes; null: a version that isn't known. */
+export function vllmFlags(minor: string): string[] | null {
+  if (minor !== OLDEST && !VLLM_FLAG_CHANGES.some(change => change.version === minor)) return null;
+  const flags = new Set([...VLLM_OPTIONS, ...VLLM_SWITCHES]);
+  for (const { version, gained, lost } of VLLM_FLAG_CHANGES) {
+    if (version === minor) break;
+    for (const name of names(gained)) flags.delete(name);
+    for (const name of names(lost)) flags.add(name);
+  }
+  return [...flags].flatMap(spellings);
+}
+
+/** `--no-x` of a switch, and the `--disable-x` that newer versions have for each `--enable-x`. */
+function spellings(flag: string): string[] {
+  const opposite = /^--(enable|disable)-(.+)$/.exec(flag);
+  const other =
+    opposite === null ? [] : [`--${opposite[1] === 'enable' ? 'disable' : 'enable'}-${opposite[2]}`];
+  return [flag, flag.replace('--', '--no-'), ...other];
+}
+
+/** The first known version that has it; null: none has, or all do. */
+export function vllmFlagSince(flag: string): string | null {
+  const change = VLLM_FLAG_CHANGES.findLast(({ gained }) => names(gained).includes(flag));
+  return change?.version ?? null;
+}
+
+/** The first version that no longer has it; null: the newest has it. */
+export function vllmFlagUntil(flag: string): string | null {
+  return VLLM_FLAG_CHANGES.find(({ lost }) => names(lost).includes(flag))?.version ?? null;
+}

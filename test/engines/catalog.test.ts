@@ -1,6 +1,7 @@
 import {
   appendFileSync,
   chmodSync,
+  mkdirSync,
   mkdtempSync,
   readFileSync,
   rmSync,
@@ -20,7 +21,12 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-const entry = (bin: string): EngineConfig => ({ type: 'vllm', bin, launch_mode: 'mp', ray_bin: 'ray' });
+const entry = (bin: string, ray_bin: string | null = null): EngineConfig => ({
+  type: 'vllm',
+  bin,
+  launch_mode: 'ray',
+  ray_bin,
+});
 
 function program(name: string, script: string): string {
   const path = join(dir, name);
@@ -33,7 +39,7 @@ describe('looking at an engine', () => {
   it('tells where it is and which version it says', async () => {
     const catalog = new EngineCatalog({ vllm: entry(STANDIN) });
     expect(await catalog.get('vllm')).toEqual({
-      engine: { name: 'vllm', type: 'vllm', bin: STANDIN, version: '0.33.0', launch_mode: 'mp' },
+      engine: { name: 'vllm', type: 'vllm', bin: STANDIN, version: '0.33.0', launch_mode: 'ray' },
       problems: [],
     });
   });
@@ -61,8 +67,72 @@ describe('looking at an engine', () => {
     const path = program('vllm', 'exec sleep 60');
     const catalog = new EngineCatalog({ vllm: entry(path) }, { deadlineMs: 500 });
     const [engine] = await catalog.list(1);
-    expect(engine).toEqual({ name: 'vllm', type: 'vllm', version: null, launch_mode: 'mp', problems: [] });
+    expect(engine).toEqual({ name: 'vllm', type: 'vllm', version: null, launch_mode: 'ray', problems: [] });
     expect((await catalog.get('vllm')).problems[0]).toContain('did not answer within');
+  });
+});
+
+it('keeps several versions apart by name', async () => {
+  const catalog = new EngineCatalog({
+    old: entry(program('vllm-old', 'echo 0.11.2')),
+    new: entry(program('vllm-new', 'echo 0.33.0')),
+    sglang: { type: 'sglang', python: program('python', 'echo 0.5.23') },
+  });
+  expect((await catalog.list(60_000)).map(e => [e.name, e.version])).toEqual([
+    ['old', '0.11.2'],
+    ['new', '0.33.0'],
+    ['sglang', '0.5.23'],
+  ]);
+});
+
+describe('the Ray of a vLLM', () => {
+  const resolved = async (catalog: EngineCatalog) => catalog.ray((await catalog.get('vllm')).engine);
+  const vllm = () => program('vllm', 'echo 0.33.0');
+  const say = "echo 'ray, version 2.60.0'";
+
+  it('is the one beside vLLM before one on PATH', async () => {
+    const bin = vllm();
+    const beside = program('ray', say);
+    program('python3', 'echo none');
+    const catalog = new EngineCatalog({ vllm: entry(bin) }, { env: { PATH: '/nowhere' } });
+    expect(await resolved(catalog)).toEqual({ bin: beside, version: '2.60.0', client: false });
+  });
+
+  it('is the one that ray_bin names', async () => {
+    const bin = vllm();
+    program('ray', 'exit 1');
+    const named = program('other-ray', say);
+    program('python3', 'echo none');
+    expect(await resolved(new EngineCatalog({ vllm: entry(bin, named) }))).toMatchObject({ bin: named });
+  });
+
+  it.each([
+    ['plain', (python: string) => `#!${python}`],
+    ['a long path', (python: string) => `#!/bin/sh\n'''exec' "${python}" "$0" "$@"\n' '''`],
+  ])('is asked for its client by its own Python (%s)', async (_, head) => {
+    const bin = vllm();
+    mkdirSync(join(dir, 'lib'));
+    // The interpreter of the script answers for it, too.
+    const python = join(dir, 'lib', 'python3.11');
+    writeFileSync(python, '#!/usr/bin/env node\nconsole.log(process.argv[2] === "-c" ? "1.0" : "2.60.0");\n');
+    chmodSync(python, 0o755);
+    writeFileSync(join(dir, 'ray'), `${head(python)}\nimport sys\n`);
+    chmodSync(join(dir, 'ray'), 0o755);
+    const catalog = new EngineCatalog({ vllm: entry(bin) });
+    expect(await resolved(catalog)).toMatchObject({ version: '2.60.0', client: true });
+  });
+
+  it('is missed in one sentence', async () => {
+    const catalog = new EngineCatalog({ vllm: entry(vllm(), '/nowhere/ray') });
+    await expect(resolved(catalog)).rejects.toMatchObject({
+      code: 'ENGINE_BROKEN',
+      message: expect.stringMatching(
+        /has launch_mode ray, and Ray can't be used: \/nowhere\/ray does not exist/,
+      ),
+    });
+    program('ray', 'echo broken >&2; exit 3');
+    const broken = new EngineCatalog({ vllm: entry(vllm()) }, { env: { PATH: '' } });
+    await expect(resolved(broken)).rejects.toThrow('exited with 3: broken');
   });
 });
 
@@ -81,7 +151,11 @@ describe('problems are sentences', () => {
       /could not be run \(ENOENT\)/,
     ],
     ['no version', () => entry(program('mute', 'echo hello')), /printed no version/],
-    ['sglang', () => ({ type: 'sglang', python: 'python3' }), /type sglang are not run by this release/],
+    [
+      'a Python without SGLang',
+      () => ({ type: 'sglang', python: program('python', 'echo no sglang >&2; exit 1') }),
+      /^asking \S+\/python for its version exited with 1: no sglang$/,
+    ],
   ])('%s', async (_, config, words) => {
     const { problems } = await new EngineCatalog({ e: config() }).get('e');
     expect(problems).toHaveLength(1);

@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { EngineCatalog } from '../../agent/engines/catalog.js';
-import { checkFlags, preflight, readSecretEnv } from '../../agent/preflight.js';
+import { checkFlags } from '../../agent/engines/vllm-check.js';
+import { preflight, readSecretEnv } from '../../agent/preflight.js';
 import { STANDIN } from '../standin/harness.js';
 import { spec } from './samples.js';
 
@@ -17,7 +18,7 @@ beforeEach(() => {
 afterEach(() => rmSync(dir, { recursive: true }));
 
 const catalog = new EngineCatalog({
-  vllm: { type: 'vllm', bin: STANDIN, launch_mode: 'mp', ray_bin: 'ray' },
+  vllm: { type: 'vllm', bin: STANDIN, launch_mode: 'mp', ray_bin: null },
 });
 
 it('gives the engine and the secrets of a spec that can be started', async () => {
@@ -37,7 +38,7 @@ it('gives the engine and the secrets of a spec that can be started', async () =>
 
 it('says what is wrong with the engine', async () => {
   const broken = new EngineCatalog({
-    vllm: { type: 'vllm', bin: '/nowhere', launch_mode: 'mp', ray_bin: 'ray' },
+    vllm: { type: 'vllm', bin: '/nowhere', launch_mode: 'mp', ray_bin: null },
   });
   await expect(preflight(spec(), broken, secrets)).rejects.toMatchObject({
     code: 'ENGINE_BROKEN',
@@ -63,9 +64,69 @@ describe('flags', () => {
     '-q',
   ])('takes the spelling %s', flag => checkFlags([flag], { ...engine, version: '0.33.0' }));
 
+  it.each([
+    ['0.17.1', '--shutdown-timeout', 'has no flag --shutdown-timeout, which came with 0.18'],
+    ['0.33.0', '--swap-space=4', 'has no flag --swap-space: 0.18 removed it'],
+    ['0.12.0', '--enable_elastic_ep', 'has no flag --enable-elastic-ep, which came with 0.17'],
+    ['0.11.2+cu129', '--no-kv-cache-metrics', 'has no flag --no-kv-cache-metrics, which came with 0.12'],
+  ])('knows since when: %s %s', (version, flag, words) => {
+    expect(() => checkFlags([flag], { ...engine, version })).toThrow(words);
+  });
+
+  it.each([
+    ['0.11.0', '--task'],
+    ['0.17.1', '--swap-space=4'],
+    ['0.18.0', '--shutdown-timeout'],
+    ['0.33.0', '--disable-prefix-caching'],
+    ['0.20.2', '--numa-bind'],
+  ])('takes what that version has: %s %s', (version, flag) => checkFlags([flag], { ...engine, version }));
+
   it('leaves versions that it does not know to vLLM', () => {
+    checkFlags(['--brand-new'], { ...engine, version: '0.1.dev1+g0123456' });
     checkFlags(['--brand-new'], { ...engine, version: '0.40.0' });
     checkFlags(['--brand-new'], { ...engine, version: null });
+  });
+});
+
+describe('several nodes', () => {
+  const gang = () => spec({ tensor_parallel: 2, nodes: 2 });
+  const program = (name: string, script: string): string => {
+    const path = join(dir, name);
+    writeFileSync(path, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+    return path;
+  };
+  const having = (launch_mode: 'mp' | 'ray', version: string) => {
+    const bin = program('vllm', `echo ${version}`);
+    const engines = { vllm: { type: 'vllm', bin, launch_mode, ray_bin: null } } as const;
+    return new EngineCatalog(engines, { env: { PATH: '/nowhere' } });
+  };
+
+  it('need 0.12 without Ray', async () => {
+    await expect(preflight(gang(), having('mp', '0.11.2'), secrets)).rejects.toMatchObject({
+      code: 'ENGINE_UNFIT',
+      message: expect.stringMatching(
+        /can't join several nodes with launch_mode mp, which needs vLLM 0\.12 or newer/,
+      ),
+    });
+    await preflight(spec(), having('mp', '0.11.2'), secrets);
+    await preflight(gang(), having('mp', '0.12.0'), secrets);
+  });
+
+  it('need a Ray that is new enough with it, and one node needs none', async () => {
+    const catalog = having('ray', '0.11.2');
+    await preflight(spec(), catalog, secrets);
+    await expect(preflight(gang(), catalog, secrets)).rejects.toMatchObject({ code: 'ENGINE_BROKEN' });
+    program('python3', 'echo none');
+    program('ray', "echo 'ray, version 2.54.1'");
+    await expect(preflight(gang(), catalog, secrets)).rejects.toMatchObject({
+      code: 'ENGINE_UNFIT',
+      message: expect.stringContaining('which needs Ray 2.55 or newer'),
+    });
+    program('ray', "echo 'ray, version 2.55.1, a newer one'");
+    expect((await preflight(gang(), catalog, secrets)).engine.ray).toMatchObject({
+      bin: join(dir, 'ray'),
+      client: false,
+    });
   });
 });
 

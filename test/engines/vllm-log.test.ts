@@ -130,7 +130,17 @@ describe('progress', () => {
     ],
     ['Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 100%| 51/51', 'capturing CUDA graphs', 92],
   ])('reads %s', (line, stage, percent) => {
-    expect(vllm.stage(line)).toEqual({ stage, percent });
+    expect(vllm.stage(line)).toMatchObject({ stage, percent });
+  });
+
+  it.each([
+    ['Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:13<00:11,  2.87s/it]', 11_000],
+    ['Downloading shards:  25%|██▌       | 1/4 [20:00<1:00:30, 1200s/it]', 3_630_000],
+    ['Capturing CUDA graphs (decode, FULL):   3%|▎         | 1/35 [00:00<00:28,  1.20it/s]', 28_000],
+    ['Loading safetensors checkpoint shards:   0% Completed | 0/4 [00:00<?, ?it/s]', undefined],
+    ['INFO 11-30 12:00:00 [default_loader.py:267] Loading weights took 3.04 seconds', undefined],
+  ])('estimates by %s', (line, eta) => {
+    expect(vllm.stage(line)?.eta_ms).toBe(eta);
   });
 
   it('finds nothing in other lines', () => {
@@ -139,8 +149,22 @@ describe('progress', () => {
     ).toBeNull();
   });
 
-  it('knows the lines that repeat while nothing happens (INV-9)', () => {
-    expect(vllm.isStall('No available shared memory broadcast block found in 60 seconds.')).toBe(true);
-    expect(vllm.isStall('Loading weights took 3.04 seconds')).toBe(false);
+  it.each([
+    'No available shared memory broadcast block found in 60 seconds.',
+    '(EngineCore pid=9) INFO 11-30 12:00:10 [ray_utils.py:231] Waiting for creating a placement group of specs for 20 seconds.',
+    "(autoscaler +1m40s) Error: No available node types can fulfill resource request {'GPU': 1.0}. Add suitable node types.",
+    '[W1130 12:00:00.123 socket.cpp:764] [c10d] The client socket has failed to connect to [gpu-a-01]:20002 (errno: 111 - Connection refused).',
+    'llmgw: waiting for the Ray head at 10.0.0.11:20003',
+    'INFO:     10.0.0.9:35006 - "GET /health HTTP/1.1" 503',
+  ])('is none when it only repeats (INV-9): %s', line => {
+    expect(vllm.isStall(line)).toBe(true);
+  });
+
+  it.each([
+    'Loading weights took 3.04 seconds',
+    'llmgw: joining the Ray head at 10.0.0.11:20003',
+    '2026-11-30 21:31:31,656\tSUCC scripts.py:1251 -- Ray runtime started.',
+  ])('is one at: %s', line => {
+    expect(vllm.isStall(line)).toBe(false);
   });
 });

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest';
 import { passedEnv } from '../../agent/engines/environment.js';
-import { renderer } from '../../agent/engines/index.js';
 import { vllm } from '../../agent/engines/vllm.js';
 import { order, renderInput } from './samples.js';
 
@@ -81,14 +80,15 @@ describe('the environment', () => {
   });
 });
 
+it('names a GPU that has no UUID by its index', () => {
+  const rendered = vllm.render(renderInput({ gpus: [{ uuid: 'unknown-0', index: 0 }] }));
+  expect(rendered.env.CUDA_VISIBLE_DEVICES).toBe('0');
+});
+
 it('probes IPv6 addresses in brackets', () => {
   expect(vllm.render(renderInput({ mgmtAddr: 'fd00::1' })).probe).toEqual({
     healthUrl: 'http://[fd00::1]:20001/health',
     modelsUrl: 'http://[fd00::1]:20001/v1/models',
     bearer: 'the-key',
   });
-});
-
-it.each(['sglang', 'command'] as const)('refuses engines of type %s with a sentence', type => {
-  expect(() => renderer(type)).toThrow(`engines of type ${type} are not run by this release`);
 });
