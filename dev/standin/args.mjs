@@ -12,7 +12,15 @@ const KIND = new Map([
   ...VALUES.map(name => [name, 'value']),
 ]);
 
-const INTEGERS = ['--port', '--tensor-parallel-size', '--pipeline-parallel-size', '--shutdown-timeout'];
+const INTEGERS = [
+  '--port',
+  '--tensor-parallel-size',
+  '--pipeline-parallel-size',
+  '--shutdown-timeout',
+  '--nnodes',
+  '--node-rank',
+  '--master-port',
+];
 
 /**
  * @param {string[]} argv what follows `serve`

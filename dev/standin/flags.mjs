@@ -27,7 +27,7 @@ export const SWITCHES = names(`
   exclude-tools-when-tool-choice-none fail-on-environ-validation fully-sharded-loras grpc headless
   interleave-mm-strings jit-monitor-verbose kv-cache-metrics kv-sharing-fast-prefill
   language-model-only log-error-stack long-prefill-token-threshold-adaptive mm-device-do-normalize
-  mm-encoder-only numa-bind ray-workers-use-nsight return-sampling-mask return-tokens-as-token-ids
+  mm-encoder-only monokernel numa-bind ray-workers-use-nsight return-sampling-mask return-tokens-as-token-ids
   scheduler-reserve-full-isl skip-mm-profiling skip-tokenizer-init sleep-mode-offload-cudagraph
   specialize-active-lora swa-bounded-replay tokens-only trust-remote-code trust-request-chat-template
   trust-request-mm-kwargs use-fp64-gumbel use-replayssm use-tqdm-on-load
@@ -82,10 +82,10 @@ export const VALUES = names(`
   otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics performance-mode
   pipeline-parallel-size pooler-config port prefill-context-parallel-size prefill-schedule-interval
   prefix-cache-retention-interval prefix-caching-hash-algo prefix-match-unit profiler-config
-  pt-load-map-location quantization quantization-config reasoning-config reasoning-parser
+  pt-load-map-location quantization quantization-config reasoning-config reasoning-effort-map reasoning-parser
   reasoning-parser-plugin renderer-num-workers replayssm-buffer-len response-role revision root-path
   runner safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads
-  scheduler-cls scheduling-policy seed show-hidden-metrics-for-version shutdown-timeout
+  scheduler-cls scheduling-policy seed show-hidden-metrics-for-version shutdown-timeout sleep-mode-backend
   sparse-indexer-topk-backend spec-method spec-model spec-tokens speculative-config
   sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
   stream-interval structured-outputs-config tensor-parallel-size tokenizer tokenizer-mode

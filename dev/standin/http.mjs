@@ -6,9 +6,11 @@ import { plan } from './generate.mjs';
 import { line, raw } from './log.mjs';
 
 /** How often a hung core looks whether it may go on. */
-const HANG_LOOK_MS = 20;
+export const HANG_LOOK_MS = 20;
 
 const GUARDED = ['/v1', '/v2', '/inference', '/cohere'];
+
+const isGuarded = path => GUARDED.some(prefix => path.startsWith(prefix));
 
 const ROUTES = {
   '/health': { GET: (_request, response) => response.writeHead(200, { 'content-length': 0 }).end() },
@@ -32,17 +34,18 @@ export const ROUTE_LINES = Object.entries(ROUTES).map(
 
 /**
  * @param {Engine} engine what the endpoints tell and do
+ * @param {{routes: object, isGuarded: (path: string) => boolean}} surface vLLM's unless it is another engine's
  * @returns {import('node:http').Server} not listening yet
  */
-export function createEngineServer(engine) {
+export function createEngineServer(engine, surface = { routes: ROUTES, isGuarded }) {
   return createServer((request, response) => {
     const path = new URL(request.url, 'http://engine').pathname;
     logAccess(engine, request, response, path);
-    if (GUARDED.some(prefix => path.startsWith(prefix)) && !authorised(engine, request)) {
+    if (surface.isGuarded(path) && !authorised(engine, request)) {
       request.resume();
       return json(response, 401, { error: 'Unauthorized' });
     }
-    const route = ROUTES[path];
+    const route = surface.routes[path];
     const handler = route?.[request.method === 'HEAD' ? 'GET' : request.method];
     if (handler !== undefined) return handler(request, response, engine);
     request.resume();
@@ -61,14 +64,30 @@ export class Engine {
   /** What its core told its API process last. */
   told = { running: 0, ...this.totals };
 
-  constructor({ names, root, version, keys, maxLen, tokens, tokenMs, hangFile, accessLog }) {
-    Object.assign(this, { names, root, version, keys, maxLen, tokens, tokenMs, hangFile, accessLog });
+  /** Whom /v1/models names. */
+  owner = 'vllm';
+  /** Whether it answers whatever model a request names. */
+  anyModel = false;
+
+  constructor({ names, root, version, keys, maxLen, tokens, tokenMs, hangFile, accessLog, coreHangs }) {
+    Object.assign(this, {
+      names,
+      root,
+      version,
+      keys,
+      maxLen,
+      tokens,
+      tokenMs,
+      hangFile,
+      accessLog,
+      coreHangs,
+    });
     this.created = Math.floor(Date.now() / 1000);
   }
 
   /** Its core does nothing, and its API process doesn't notice. */
   get hung() {
-    return this.hangFile !== '' && existsSync(this.hangFile);
+    return this.coreHangs() || (this.hangFile !== '' && existsSync(this.hangFile));
   }
 
   /** What /metrics tells: it stands still while the core hangs. */
@@ -84,7 +103,7 @@ function authorised(engine, request) {
   return scheme?.toLowerCase() === 'bearer' && engine.keys.includes(token);
 }
 
-function json(response, status, body) {
+export function json(response, status, body) {
   const text = JSON.stringify(body);
   response.writeHead(status, {
     'content-type': 'application/json',
@@ -93,12 +112,12 @@ function json(response, status, body) {
   response.end(text);
 }
 
-function models(response, engine) {
+export function models(response, engine) {
   const data = engine.names.map(id => ({
     id,
     object: 'model',
     created: engine.created,
-    owned_by: 'vllm',
+    owned_by: engine.owner,
     root: engine.root,
     parent: null,
     max_model_len: engine.maxLen,
@@ -122,7 +141,7 @@ function metrics(response, engine) {
   response.end(text.join(''));
 }
 
-async function complete(kind, request, response, engine) {
+export async function complete(kind, request, response, engine) {
   let body;
   try {
     const parts = [];
@@ -134,7 +153,7 @@ async function complete(kind, request, response, engine) {
     const message = 'JSON decode error';
     return json(response, 400, { error: { message, type: 'Bad Request', param: null, code: 400 } });
   }
-  if (!engine.names.includes(body.model)) {
+  if (!engine.anyModel && !engine.names.includes(body.model)) {
     const message = `The model \`${body.model}\` does not exist.`;
     return json(response, 404, { error: { message, type: 'NotFoundError', param: 'model', code: 404 } });
   }

@@ -1,5 +1,6 @@
-// The stand-in's knobs: environment variables LLMGW_STANDIN_*, which a spec may set in `env`. docs/stand-in.md
-// describes each; an unknown one is refused, since a misspelt fault makes a test that proves nothing.
+// The stand-ins' knobs: environment variables LLMGW_STANDIN_*, which a spec may set in `env`, and LLMGW_STANDIN_R<n>_*
+// for the member of rank n alone. docs/stand-in.md describes each; an unknown one is refused, since a misspelt fault
+// makes a test that proves nothing.
 const PREFIX = 'LLMGW_STANDIN_';
 
 const NUMBERS = {
@@ -25,6 +26,12 @@ const NUMBERS = {
   FLOOD: 0,
   /** Memory that it says it holds on each GPU once loaded. */
   GPU_MIB: 60_000,
+  /** From the loss of a member to the failure of the one that misses it; negative: it hangs, and says nothing. */
+  LOST_MS: 1_000,
+  /** SGLang: how long /health takes to get its token. */
+  HEALTH_MS: 1_000,
+  /** 1: no line after the first, as an engine that hangs before it has said anything. */
+  SILENT: 0,
   /** Binds as a program without SO_REUSEADDR would: a TIME_WAIT on the port is a conflict. */
   BIND_NO_REUSE: 0,
 };
@@ -40,24 +47,41 @@ const TEXTS = {
   GPU_DIR: '',
 };
 
-/** @returns {{knobs: Record<string, any>} | {error: string}} */
-export function readKnobs(env, failures) {
+/** The rank that the supervisor's mark names (LLMGW_ENGINE=<replica>/<fence>/<rank>), for programs that aren't told it. */
+export const markedRank = (env, otherwise) => Number(env.LLMGW_ENGINE?.split('/')[2] ?? otherwise);
+
+/**
+ * @param {string[]} failures names that FAIL may have
+ * @param {number} rank whose own knobs count
+ * @returns {{knobs: Record<string, any>} | {error: string}}
+ */
+export function readKnobs(env, failures, rank = 0) {
   const knobs = { ...NUMBERS, ...TEXTS };
-  for (const [variable, value] of Object.entries(env)) {
-    if (!variable.startsWith(PREFIX)) continue;
-    const name = variable.slice(PREFIX.length);
-    if (!(name in knobs)) {
-      return { error: `${variable} is no knob of the stand-in; there are ${Object.keys(knobs).join(', ')}` };
-    }
-    if (name in TEXTS) knobs[name] = value;
-    else {
-      const number = value === '' ? Number.NaN : Number(value);
-      if (!Number.isFinite(number)) return { error: `${variable} must be a number, not '${value}'` };
-      knobs[name] = number;
-    }
-  }
-  if (knobs.FAIL !== '' && !failures.includes(knobs.FAIL)) {
-    return { error: `${PREFIX}FAIL must be one of ${failures.join(', ')}, not '${knobs.FAIL}'` };
+  const given = Object.entries(env).filter(([variable]) => variable.startsWith(PREFIX));
+  // A member's own after everybody's.
+  given.sort(([a], [b]) => Number(OF_RANK.test(a)) - Number(OF_RANK.test(b)));
+  for (const [variable, value] of given) {
+    const own = OF_RANK.exec(variable);
+    const name = own === null ? variable.slice(PREFIX.length) : own[2];
+    const read = readKnob(variable, name, value, knobs, failures);
+    if (typeof read === 'object') return read;
+    if (own === null || Number(own[1]) === rank) knobs[name] = read;
   }
   return { knobs };
+}
+
+/** `LLMGW_STANDIN_R2_FAIL` */
+const OF_RANK = new RegExp(`^${PREFIX}R(\\d+)_(.+)$`);
+
+/** @returns {string | number | {error: string}} */
+function readKnob(variable, name, value, knobs, failures) {
+  if (!(name in knobs)) {
+    return { error: `${variable} is no knob of the stand-in; there are ${Object.keys(knobs).join(', ')}` };
+  }
+  if (name === 'FAIL' && value !== '' && !failures.includes(value)) {
+    return { error: `${variable} must be one of ${failures.join(', ')}, not '${value}'` };
+  }
+  if (name in TEXTS) return value;
+  const number = value === '' ? Number.NaN : Number(value);
+  return Number.isFinite(number) ? number : { error: `${variable} must be a number, not '${value}'` };
 }

@@ -9,8 +9,16 @@ function stamp(at) {
   return `${date} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
+let silent = false;
+
+/** From now on nothing is written. */
+export function silence() {
+  silent = true;
+}
+
 /** Writes bytes as they are; a reader that has gone is no reason to end (engines outlive their readers). */
 export function raw(text) {
+  if (silent) return;
   const bytes = Buffer.from(text);
   let done = 0;
   try {

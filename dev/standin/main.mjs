@@ -7,8 +7,10 @@ import { GpuRegistry } from './gpu-registry.mjs';
 import { createEngineServer, Engine, endFlights, flightsEnded, logRoutes } from './http.mjs';
 import { readKnobs } from './knobs.mjs';
 import { flood, hang, load } from './load.mjs';
-import { line, raw, uvicorn } from './log.mjs';
+import { line, raw, silence, uvicorn } from './log.mjs';
 import { portTaken } from './port.mjs';
+import { driveRay } from './ray-driver.mjs';
+import { followGang, leadGang } from './vllm-gang.mjs';
 
 export const VERSION = '0.33.0';
 
@@ -25,11 +27,12 @@ export function main(argv) {
     const what = argv[0] === undefined ? 'a command is required' : `invalid choice: '${argv[0]}'`;
     usage(`vllm: error: argument subparser: ${what} (the stand-in knows only 'serve')`);
   }
-  const { knobs, error: misspelt } = readKnobs(process.env, Object.keys(FAILURES));
-  if (misspelt !== undefined) usage(`llmgw-standin-vllm: error: ${misspelt}`);
   const parsed = parseServe(argv.slice(1));
   if (parsed.error !== undefined) usage(parsed.error);
-  void serve(settings(parsed), knobs);
+  const set = settings(parsed);
+  const { knobs, error: misspelt } = readKnobs(process.env, Object.keys(FAILURES), set.rank);
+  if (misspelt !== undefined) usage(`llmgw-standin-vllm: error: ${misspelt}`);
+  void serve(set, knobs);
 }
 
 function usage(message) {
@@ -51,6 +54,13 @@ function settings({ model, options }) {
     shutdownTimeout: Number(options.get('--shutdown-timeout') ?? 0),
     keys: options.get('--api-key') ?? (process.env.VLLM_API_KEY ? [process.env.VLLM_API_KEY] : []),
     accessLog: options.get('--disable-uvicorn-access-log') !== true,
+    version: VERSION,
+    nnodes: Number(options.get('--nnodes') ?? 1),
+    rank: Number(options.get('--node-rank') ?? 0),
+    masterAddr: options.get('--master-addr') ?? '127.0.0.1',
+    masterPort: Number(options.get('--master-port') ?? 29501),
+    headless: options.get('--headless') === true,
+    ray: options.get('--distributed-executor-backend') === 'ray',
   };
 }
 
@@ -66,25 +76,36 @@ async function serve(set, knobs) {
   raw(
     `llmgw-standin-vllm: a stand-in for vLLM ${VERSION}, not an engine: no model is loaded and the tokens are made up\n`,
   );
+  if (knobs.SILENT !== 0) silence();
   const visible = process.env.CUDA_VISIBLE_DEVICES ?? '';
   const registry = new GpuRegistry(knobs.GPU_DIR, visible);
+  const failing = failure => fail(failure, registry);
+  refuseImpossible(set, visible, failing);
+  if (set.rank > 0) {
+    registry.hold(process.pid, CONTEXT_MIB);
+    return followGang(set, knobs, registry, { fail: failing, end: code => end(code, registry) });
+  }
   const interrupted = () => dieInLoad(registry);
   process.on('SIGTERM', interrupted);
   process.on('SIGINT', interrupted);
   line('APIServer', 'INFO', 'api_utils.py:95', `vLLM API server version ${VERSION}, serving ${set.model}`);
   if (portTaken(set.port, { reuse: knobs.BIND_NO_REUSE === 0 })) fail(FAILURES.port, registry);
-  refuseTooManyGpus(set, visible, registry);
   registry.hold(process.pid, CONTEXT_MIB);
   const children = spawnChildren({ count: knobs.CHILDREN, ownSession: knobs.CHILDREN_SETSID !== 0 });
   for (const pid of children) registry.hold(pid, knobs.GPU_MIB);
 
   const failure = knobs.FAIL === '' ? null : FAILURES[knobs.FAIL];
+  let engine = null;
+  let coreHangs = false;
+  const member = { fail: failing, isReady: () => engine !== null, hangCore: () => (coreHangs = true) };
+  const gang = set.ray ? await driveRay(set, knobs, member) : await leadGang(set, knobs, member);
   await load(
     { model: set.model, served: set.names[0], tp: set.tp, pp: set.pp, maxLen: set.maxLen },
     {
       loadMs: knobs.LOAD_MS,
       onStep: async part => {
         if (failure !== null && part * 100 >= knobs.FAIL_AT) fail(failure, registry);
+        await gang.onStep(part);
         if (knobs.HANG_LOAD > 0 && part >= 0.1) await hang(knobs.HANG_LOAD);
         if (part >= 0.61) registry.hold(process.pid, knobs.GPU_MIB);
       },
@@ -92,8 +113,10 @@ async function serve(set, knobs) {
   );
   if (failure !== null) fail(failure, registry);
   if (knobs.FLOOD > 0) flood(knobs.FLOOD);
+  await gang.loaded();
+  while (coreHangs) await hang(60_000);
 
-  const engine = new Engine({
+  engine = new Engine({
     names: set.names,
     root: set.model,
     version: VERSION,
@@ -102,6 +125,7 @@ async function serve(set, knobs) {
     tokens: knobs.TOKENS,
     tokenMs: knobs.TOKEN_MS,
     hangFile: knobs.HANG_FILE,
+    coreHangs: () => coreHangs,
     accessLog: set.accessLog,
   });
   const server = createEngineServer(engine);
@@ -130,18 +154,24 @@ async function serve(set, knobs) {
   process.on('SIGINT', stop);
 }
 
-function refuseTooManyGpus(set, visible, registry) {
+/** What vLLM refuses of sizes and ranks before it loads. */
+function refuseImpossible(set, visible, failing) {
   const there = visible.split(',').filter(gpu => gpu !== '').length;
   const world = set.tp * set.pp;
-  if (there === 0 || world <= there) return;
-  const cause = `ValueError: World size (${world}) is larger than the number of available GPUs (${there}) in this node.`;
-  fail(
-    {
-      lines: [`(APIServer pid=PID) Traceback (most recent call last):`, `(APIServer pid=PID) ${cause}`],
-      code: 1,
-    },
-    registry,
-  );
+  const here = world / set.nnodes;
+  const cause =
+    set.rank > 0 && !set.headless
+      ? 'AssertionError: collective_rpc should not be called on follower node'
+      : !Number.isInteger(here) || set.rank >= set.nnodes
+        ? `ValueError: world size ${world} is not divisible by nnodes ${set.nnodes}, or node_rank ${set.rank} is not below it`
+        : !set.ray && there > 0 && here > there
+          ? `ValueError: World size (${world}) is larger than the number of available GPUs (${there}) in this node.`
+          : null;
+  if (cause === null) return;
+  failing({
+    lines: ['(APIServer pid=PID) Traceback (most recent call last):', `(APIServer pid=PID) ${cause}`],
+    code: 1,
+  });
 }
 
 /** vLLM's order: the engine client first, then the HTTP server; a second signal changes nothing. */

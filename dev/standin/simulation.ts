@@ -1,5 +1,5 @@
 // What `llmgw dev` puts on disk for a machine without GPUs: the simulated node that its agent reads (LLMGW_SIMULATE)
-// and a launcher for the stand-in engine.
+// and launchers for the stand-in engines.
 import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,8 +9,10 @@ export interface SimulationFiles {
   file: string;
   /** For LLMGW_STANDIN_GPU_DIR, in the agent's environment: it hands it to its engines. */
   gpuDir: string;
-  /** For `engines.vllm.bin`. */
+  /** For `engines.vllm.bin`, `engines.sglang.python` and `engines.vllm.ray_bin`. */
   bin: string;
+  python: string;
+  ray: string;
 }
 
 /** Writes them below `dir`: 8 × H100 in one NVLink island, on the fabric `sim-ib`. */
@@ -20,7 +22,13 @@ export function writeSimulation(dir: string): SimulationFiles {
   mkdirSync(gpuDir, { recursive: true });
   const file = join(root, 'simulation.json');
   writeFileSync(file, `${JSON.stringify(simulationFile(gpuDir), null, 2)}\n`);
-  return { file, gpuDir, bin: writeLauncher(root) };
+  return {
+    file,
+    gpuDir,
+    bin: writeLauncher(root, 'vllm', 'llmgw-standin-vllm.mjs'),
+    python: writeLauncher(root, 'python3', 'llmgw-standin-python.mjs'),
+    ray: writeLauncher(root, 'ray', 'llmgw-standin-ray.mjs'),
+  };
 }
 
 /** The content of that file. */
@@ -34,9 +42,9 @@ export function simulationFile(gpuDir: string) {
 }
 
 /** Engines get a PATH of their own, on which this machine's node need not be. */
-function writeLauncher(dir: string): string {
-  const launcher = join(dir, 'vllm');
-  const quoted = [process.execPath, join(packageRoot(), 'bin', 'llmgw-standin-vllm.mjs')].map(
+function writeLauncher(dir: string, name: string, program: string): string {
+  const launcher = join(dir, name);
+  const quoted = [process.execPath, join(packageRoot(), 'bin', program)].map(
     path => `'${path.replaceAll("'", "'\\''")}'`,
   );
   writeFileSync(launcher, `#!/bin/sh\nexec ${quoted.join(' ')} "$@"\n`);

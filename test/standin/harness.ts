@@ -4,7 +4,11 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { reservedPort } from '../fakes/ports.js';
 
-export const STANDIN = fileURLToPath(new URL('../../bin/llmgw-standin-vllm.mjs', import.meta.url));
+const program = (name: string) =>
+  fileURLToPath(new URL(`../../bin/llmgw-standin-${name}.mjs`, import.meta.url));
+export const STANDIN = program('vllm');
+export const PYTHON = program('python');
+export const RAY = program('ray');
 
 export interface StandIn {
   child: ChildProcess;
@@ -23,9 +27,26 @@ export async function start(
   { args = [], env = {} }: { args?: string[]; env?: Record<string, string> } = {},
 ): Promise<StandIn> {
   const port = await reservedPort();
-  const named = Object.entries(knobs).map(([name, value]) => [`LLMGW_STANDIN_${name}`, String(value)]);
   const command = ['serve', 'Qwen/Qwen3-8B', '--served-model-name', 'qwen3-8b', 'alias'];
-  const child = spawn(STANDIN, [...command, '--host', '127.0.0.1', '--port', String(port), ...args], {
+  return run(STANDIN, [...command, '--host', '127.0.0.1', '--port', String(port), ...args], {
+    knobs,
+    env,
+    port,
+  });
+}
+
+/** Any of the programs. */
+export function run(
+  bin: string,
+  args: string[],
+  {
+    knobs = {},
+    env = {},
+    port = 0,
+  }: { knobs?: Record<string, string | number>; env?: Record<string, string>; port?: number } = {},
+): StandIn {
+  const named = Object.entries(knobs).map(([name, value]) => [`LLMGW_STANDIN_${name}`, String(value)]);
+  const child = spawn(bin, args, {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { PATH: process.env.PATH, ...env, ...Object.fromEntries(named) },
   });
