@@ -1,23 +1,25 @@
 // agent.yaml and discovery as the supervisor's ports: preflight, keys, addresses, the user that engines run as.
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { networkInterfaces } from 'node:os';
 import { parsePortRange } from '../lib/address.js';
 import { engineKey, keyId } from '../lib/engine-key.js';
 import { Fault } from '../lib/fault.js';
 import type { Logger } from '../lib/log.js';
 import type { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
-import { createDiscovery, type Discovery } from './discovery/index.js';
+import { createDiscovery, type Discovery, type DiscoveryOptions } from './discovery/index.js';
 import { passedEnv } from './engines/environment.js';
 import { renderer } from './engines/index.js';
+import { limitsProblem } from './limits.js';
+import { networkOf } from './network.js';
 import { preflight, readSecretEnv } from './preflight.js';
+import { findSystemd, type Systemd } from './supervisor/scope.js';
 import type { SupervisorOptions } from './supervisor/types.js';
 
 /** Throws Fault when a simulated node is refused or its file can't be used. */
-export function openDiscovery(config: AgentConfig): Discovery {
+export function openDiscovery(config: AgentConfig, options: DiscoveryOptions = {}): Discovery {
   try {
-    return createDiscovery(config);
+    return createDiscovery(config, process.env, options);
   } catch (cause) {
     throw new Fault(cause instanceof Error ? cause.message : String(cause));
   }
@@ -38,6 +40,8 @@ export function supervisorOptions(opts: AssembleOptions): SupervisorOptions {
   const { config, discovery, conditions } = opts;
   const { supervisor: s } = config;
   engineSecret(config, conditions); // so that the first Hello has the condition
+  const limits = limitsProblem(config);
+  if (limits !== null) conditions.set('limits', limits);
   return {
     workDir: s.work_dir,
     ports: portsOf(s.ports),
@@ -61,22 +65,22 @@ export function supervisorOptions(opts: AssembleOptions): SupervisorOptions {
       },
       envFromFiles: order => readSecretEnv(order.spec, config.secrets_dir),
     },
-    network: async () => {
-      const mgmtAddr = config.mgmt_addr ?? ownAddress(opts.seenAddress()) ?? '0.0.0.0';
-      return {
-        mgmtAddr,
-        mgmtInterface: config.mgmt_interface ?? interfaceOf(mgmtAddr),
-        fabricHcas: [], // one member is on no fabric
-        // Unset: what the control plane sees is where routers reach us.
-        announced: config.mgmt_addr ?? opts.seenAddress(),
-      };
-    },
+    network: order =>
+      networkOf(config, order, { seen: opts.seenAddress(), facts: () => discovery.discover() }),
     passEnv: { ...homeless(passedEnv(process.env), s.user), ...discovery.engineEnv },
+    systemd: systemdOf(conditions),
     user: userOf(s.user),
     log: opts.log,
     condition: (code, sentence) =>
       sentence === null ? conditions.clear(code) : conditions.set(code, sentence),
   };
+}
+
+function systemdOf(conditions: Conditions): Systemd | null {
+  const found = findSystemd();
+  if (found === null || 'run' in found) return found;
+  conditions.set('no_scope', `systemd gives engines no scope of their own: ${found.problem}`);
+  return null;
 }
 
 function portsOf(text: string): { from: number; to: number } {
@@ -103,18 +107,6 @@ function engineSecret(config: AgentConfig, conditions: Conditions): string | nul
   if (!/^[0-9a-fA-F]{64}$/.test(text)) return off(`${file} is no key of 64 hex digits`);
   conditions.clear('engine_auth_off');
   return text.toLowerCase();
-}
-
-/** An address of this machine; one behind a NAT isn't, and nothing could listen there. */
-function ownAddress(seen: string | null): string | null {
-  return seen !== null && interfaceOf(seen) !== null ? seen : null;
-}
-
-function interfaceOf(address: string): string | null {
-  for (const [name, entries] of Object.entries(networkInterfaces())) {
-    if (entries?.some(entry => entry.address === address)) return name;
-  }
-  return null;
 }
 
 /** The agent's HOME is root's: an engine of another user gets its own run folder instead, or HF_HOME. */

@@ -25,6 +25,24 @@ export async function lockWorkDir(workDir: string): Promise<{ lock: Lock } | { p
   };
 }
 
+/**
+ * Two agents of one node on one host would take the node's stream from each other for ever, each with engines that the
+ * other doesn't know. `server`: host and port; agents of other installations may have the same node id.
+ */
+export async function lockNode(
+  nodeId: string,
+  server: string,
+  workDir: string,
+): Promise<{ lock: Lock } | { problem: string }> {
+  const result = await tryLock(`agent-node:${server}:${nodeId}`, workDir);
+  if ('lock' in result) return result;
+  const { holder, note } = result;
+  const who = holder === null ? 'another process' : `pid ${holder}, with the work_dir ${note || 'unknown'}`;
+  return {
+    problem: `node ${nodeId} has an agent on this host already (${who}) for the server ${server}: stop it, or give this one a node_id of its own.`,
+  };
+}
+
 /** Session numbers: max(last + 1, wall clock ms), kept in `<work_dir>/session.json`. */
 /** Sessions are wall clock times: a clock that was set back by more than a year is not expected. */
 const MAX_AHEAD_MS = 366 * 86_400_000;

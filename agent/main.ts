@@ -16,7 +16,11 @@ export interface AgentCommandOptions {
 
 /** The exit code: 0 done, 1 failed, 2 bad input. Throws Fault with one sentence. Parts are loaded when needed. */
 export async function runAgentCommand(opts: AgentCommandOptions): Promise<number> {
-  if (opts.checkConfig) return checkConfigCommand(loadAgentConfig, opts.config, opts.json ?? false);
+  if (opts.checkConfig) {
+    const { agentFileWarnings } = await import('./config-files.js');
+    const json = opts.json ?? false;
+    return checkConfigCommand(loadAgentConfig, opts.config, { json, files: agentFileWarnings });
+  }
   const loaded = loadAgentConfig(opts.config);
   if (!loaded.ok) {
     process.stderr.write(`${formatConfigErrors(loaded.errors)}\n`);
@@ -43,7 +47,9 @@ export async function runAgentCommand(opts: AgentCommandOptions): Promise<number
 async function check(config: AgentConfig, json: boolean): Promise<number> {
   const { formatInventory, inventoryOf } = await import('./check.js');
   const inventory = await inventoryOf(config);
-  process.stdout.write(json ? `${JSON.stringify(inventory, null, 2)}\n` : formatInventory(inventory));
+  process.stdout.write(
+    json ? `${JSON.stringify(inventory, null, 2)}\n` : await formatInventory(inventory, config),
+  );
   return 0;
 }
 

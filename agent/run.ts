@@ -2,14 +2,15 @@
 // engine must be watched again whether or not a control plane can be reached.
 import { logVerbosity, setLogVerbosity } from '@grpc/grpc-js';
 import { nodeActivities } from '../activities/node/index.js';
-import { parseServerUrl } from '../lib/address.js';
+import { formatHostPort, parseServerUrl } from '../lib/address.js';
 import { Fault } from '../lib/fault.js';
 import type { Logger } from '../lib/log.js';
 import { openDiscovery, supervisorOptions } from './assemble.js';
 import { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
-import { lockWorkDir, readBootId, SessionCounter } from './identity.js';
+import { lockNode, lockWorkDir, readBootId, SessionCounter } from './identity.js';
 import { NodeInventory } from './inventory.js';
+import { Looks } from './looks.js';
 import { serveRequests } from './serve.js';
 import type { AgentStop } from './stop.js';
 import { StreamClient } from './stream/client.js';
@@ -17,9 +18,6 @@ import type { StreamConfig } from './stream/types.js';
 import { Supervisor } from './supervisor/supervisor.js';
 import { agentVersion } from './version.js';
 import { NodeWorker, type NodeWorkerOptions, type RunningWorker } from './worker.js';
-
-/** How often the node is looked at again. */
-const LOOK_EVERY = 30_000;
 
 export interface RunOptions {
   config: AgentConfig;
@@ -35,10 +33,14 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
   setLogVerbosity(logVerbosity.NONE);
   const locked = await lockWorkDir(config.supervisor.work_dir);
   if ('problem' in locked) throw new Fault(locked.problem);
+  const streamConfig = streamConfigOf(config);
+  const { host, port } = streamConfig.server;
+  const only = await lockNode(config.node_id, formatHostPort({ host, port }), config.supervisor.work_dir);
+  if ('problem' in only) throw new Fault(only.problem);
 
   const conditions = new Conditions();
   let stream: StreamClient | null = null;
-  const discovery = openDiscovery(config);
+  const discovery = openDiscovery(config, { log, keep: true });
   const supervisor = new Supervisor(
     supervisorOptions({
       config,
@@ -51,17 +53,15 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
   );
   await supervisor.start();
 
-  const look = () => discovery.discover(pid => supervisor.ownsPid(pid));
   const inventory = new NodeInventory(
     { nodeId: config.node_id, agentVersion: agentVersion(), tls: config.tls, conditions },
-    await look(),
+    await discovery.discover(pid => supervisor.ownsPid(pid)),
   );
   log.info(
     { node: config.node_id, gpus: inventory.latest().gpus.length, source: inventory.latest().source },
     'node discovered',
   );
 
-  const streamConfig = streamConfigOf(config);
   const worker = (createWorker ?? (opts => new NodeWorker(opts)))({
     config: streamConfig,
     activities: nodeActivities(supervisor, log),
@@ -77,34 +77,35 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
       bootId: readBootId(),
       agentVersion: agentVersion(),
       inventory: () => inventory.announced(),
-      engines: () => supervisor.reports().map(report => ({ ...report, percent: supervisor.percent(report) })),
+      engines: () => supervisor.reports(),
       outbox: supervisor,
       serve: serveRequests({
         tail: (replica, query) => supervisor.tail(replica, query),
+        follow: (replica, query, signal) => supervisor.follow(replica, query, signal),
+        describe: pid => supervisor.describe(pid),
         inventory: () => inventory.latest(),
+        age: () => inventory.age(),
       }),
     },
     onWelcome: w => worker.use(w.temporalNamespace),
   });
   stream = connection;
 
-  let looking = false;
-  const lookAgain = setInterval(async () => {
-    if (looking) return; // a sick driver answers slower than we ask
-    looking = true;
-    try {
-      if (inventory.update(await look())) connection.inventoryChanged();
-    } catch (err) {
-      log.warn({ err }, 'the node could not be looked at');
-    } finally {
-      looking = false;
-    }
-  }, LOOK_EVERY);
+  const looks = new Looks({
+    discovery,
+    isOurs: pid => supervisor.ownsPid(pid),
+    take: facts => {
+      if (inventory.update(facts)) connection.inventoryChanged();
+    },
+    everyMs: config.supervisor.health_interval,
+    log,
+  });
 
   await Promise.all([connection.run(stop.signal), worker.run(stop.signal)]);
-  clearInterval(lookAgain);
+  looks.stop();
+  discovery.end();
   supervisor.close();
-  await locked.lock.release();
+  await Promise.all([locked.lock.release(), only.lock.release()]);
   stop.clean();
   log.info('stopped');
   return 0;

@@ -1,5 +1,6 @@
 // A lock between processes of one machine that the kernel frees when its holder ends, kill -9 included: a listening
-// socket in Linux' abstract namespace. Who connects is told the holder's pid. Plain JavaScript, because the set-up
+// socket in Linux' abstract namespace. Who connects is told the holder's pid
+// and what it says of itself. Plain JavaScript, because the set-up
 // scripts use it before anything is built.
 import { createHash } from 'node:crypto';
 import net from 'node:net';
@@ -10,18 +11,18 @@ const RETRY_MS = 200;
 
 const addressOf = name => `\0llmgw-${createHash('sha256').update(name).digest('hex').slice(0, 40)}`;
 
-export async function tryLock(name) {
+export async function tryLock(name, note = '') {
   // No abstract sockets elsewhere; what needs the lock for safety (dev) runs on Linux only.
   if (process.platform !== 'linux') return { lock: { release: async () => {} } };
   const server = net.createServer(socket => {
     socket.on('error', () => {});
-    socket.end(`${process.pid}\n`);
+    socket.end(`${process.pid}\n${note}\n`);
   });
   const taken = await new Promise((resolve, reject) => {
     server.once('error', error => (error.code === 'EADDRINUSE' ? resolve(true) : reject(error)));
     server.listen({ path: addressOf(name) }, () => resolve(false));
   });
-  if (taken) return { holder: await askHolder(name) };
+  if (taken) return askHolder(name);
   server.unref();
   return { lock: { release: () => new Promise(resolve => server.close(() => resolve())) } };
 }
@@ -43,8 +44,9 @@ function askHolder(name) {
     const socket = net.connect({ path: addressOf(name) });
     const end = () => {
       socket.destroy();
-      const pid = Number.parseInt(text, 10);
-      resolve(Number.isInteger(pid) ? pid : null);
+      const [first = '', note = ''] = text.split('\n');
+      const pid = Number.parseInt(first, 10);
+      resolve({ holder: Number.isInteger(pid) ? pid : null, note });
     };
     socket.setTimeout(ANSWER_MS, end);
     socket.on('data', chunk => {

@@ -36,6 +36,8 @@ export interface NodeSupervisor {
     onProgress: (p: LoadProgress) => void,
     signal: AbortSignal,
   ): Promise<ReadyResult>;
+  /** The workflow has ended this member's wait: its gang serves. */
+  settled(order: MemberOrder): Promise<void>;
   stop(order: StopOrder): Promise<StopProof>;
   check(order: MemberOrder): Promise<void>;
   inspect(order: StopOrder): InspectResult;
@@ -56,7 +58,10 @@ export function nodeActivities(supervisor: NodeSupervisor, log: NodeLog): NodeAc
       working(log, beat => {
         // Any cancellation ends the watching: of the activity, of its attempt, of the agent.
         return supervisor.awaitReady(order, beat, Context.current().cancellationSignal);
-      }).catch(givingUp),
+      }).catch((error: unknown) => {
+        if (isCancelled(error)) settle(supervisor, order, log);
+        return givingUp(error);
+      }),
     // Cancelling a stop doesn't end it: half a stop proves nothing.
     stop: order => working(log, () => supervisor.stop(order)),
     check: order => working(log, () => supervisor.check(order)),
@@ -119,6 +124,20 @@ function agentEnds(context: Context, done: AbortSignal): Promise<never> {
     cancellationSignal.addEventListener('abort', look, { signal: done });
   });
 }
+
+/** Nobody waits for the activity any more, so for this neither. */
+function settle(supervisor: NodeSupervisor, order: MemberOrder, log: NodeLog): void {
+  supervisor.settled(order).catch((err: unknown) => {
+    log.error(
+      { replica: order.replica, err },
+      'a member of a gang could not be looked at when its gang was ready',
+    );
+  });
+}
+
+/** By the workflow: a shutdown or a lost attempt ends a wait that goes on elsewhere. */
+const isCancelled = (error: unknown): boolean =>
+  error instanceof CancelledFailure && error.message === 'CANCELLED';
 
 const isShutdown = (reason: unknown): boolean =>
   reason instanceof CancelledFailure && reason.message === 'WORKER_SHUTDOWN';

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { z } from 'zod';
 import { LlmgwError } from '../../contracts/errors.js';
 import type { EngineRef } from '../../contracts/ids.js';
-import { makeDir, readText, writeAtomic } from './files.js';
+import { isDiskError, makeDir, readText, writeAtomic } from './files.js';
 
 const FenceFile = z.object({
   highest: z.number().int(),
@@ -24,11 +24,21 @@ export class FenceStore {
     for (const h of started) {
       const seen = this.read(h.replica);
       if (seen === null || seen.highest < h.fence) {
-        this.write(h.replica, { highest: h.fence, orders: { [h.rank]: h.order_hash } });
+        this.makeGood(h.replica, { highest: h.fence, orders: { [h.rank]: h.order_hash } });
       } else if (seen.highest === h.fence && h.order_hash !== '' && seen.orders[h.rank] !== h.order_hash) {
         // The agent died while an engine was bound to another order: its handle is written first, and is right.
-        this.rebind(h, h.order_hash);
+        this.makeGood(h.replica, { ...seen, orders: { ...seen.orders, [h.rank]: h.order_hash } });
       }
+    }
+  }
+
+  /** What the handles say holds for this agent also when the disk can't take it; the next one finds it there again. */
+  private makeGood(replica: string, value: FenceFile): void {
+    this.cache.set(replica, value);
+    try {
+      this.write(replica, value);
+    } catch (error) {
+      if (!isDiskError(error)) throw error;
     }
   }
 

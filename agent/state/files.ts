@@ -17,12 +17,26 @@ import { LlmgwError } from '../../contracts/errors.js';
 /** ENOENT, ENOSPC, … of a thrown system error. */
 export const errnoOf = (e: unknown): string | undefined => (e as NodeJS.ErrnoException | null)?.code;
 
-/** Errors of a full disk or quota, with the sentence an operator needs; everything else as it is. */
+/** Errors of a disk that can't be written, with the sentence an operator needs; everything else as it is. */
 export function spaceError(e: unknown, dir: string): unknown {
   const code = errnoOf(e);
-  if (code !== 'ENOSPC' && code !== 'EDQUOT') return e;
-  return new LlmgwError('NO_SPACE', `no space in work_dir: ${dir} can't be written (${code})`, { cause: e });
+  if (code === 'ENOSPC' || code === 'EDQUOT') {
+    return new LlmgwError('NO_SPACE', `no space in work_dir: ${dir} can't be written (${code})`, {
+      cause: e,
+    });
+  }
+  // What ext4 and xfs do to a sick disk.
+  if (code !== 'EROFS' && code !== 'EIO') return e;
+  return new LlmgwError(
+    'NO_SPACE',
+    `work_dir can't be written: ${dir} (${code}): look at the kernel's log for its disk`,
+    { cause: e },
+  );
 }
+
+/** An error of the system, by its errno: full, read-only, sick. Anything else is a bug, and no retry mends it. */
+export const isDiskError = (e: unknown): boolean =>
+  (e instanceof LlmgwError && e.code === 'NO_SPACE') || errnoOf(e) !== undefined;
 
 /**
  * Replaces `file` as a whole. On any error the old content is intact and no fragment stays: a full disk must not

@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
-import type { MemberOrder } from '../../contracts/activities.js';
+import type { MemberOrder, Peer, SpawnOrder } from '../../contracts/activities.js';
 import { EngineEvent, EnginePorts, ExitStatus, FailureDigest, StopProof } from '../../contracts/engine.js';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { canonicalJson } from '../../contracts/spec.js';
@@ -40,15 +40,33 @@ export const Handle = z.object({
   order_hash: z.string(),
   /** null: a stop came for an engine that this node never had; the fence is burnt by this handle. */
   order: z.custom<MemberOrder>(v => typeof v === 'object' && v !== null).nullable(),
+  /** The gang that it was started in, as its spawn named it: evidence only, nothing is decided by it later. */
+  peers: z.custom<Peer[]>(v => Array.isArray(v)).optional(),
   gpus: z.array(z.object({ uuid: z.string(), index: z.number().int() })),
   ports: EnginePorts,
   mgmt_addr: z.string().nullable(),
   /** Public id of the secret its key is derived from; null: it runs without one. */
   key_id: z.string().nullable(),
   baseline: z.array(GpuBaseline),
-  /** `auth`: the bearer key is derived again when needed, it isn't kept here (INV-12). */
-  probe: z.object({ health_url: z.string(), models_url: z.string(), auth: z.boolean() }).nullable(),
+  /**
+   * `auth`: the bearer key is derived again when needed, it isn't kept here (INV-12). The times are the engine's own,
+   * see Probe in agent/engines/types.ts. null: not started, or a member that serves nothing.
+   */
+  probe: z
+    .object({
+      health_url: z.string(),
+      models_url: z.string(),
+      auth: z.boolean(),
+      timeout_ms: z.number().optional(),
+      period_ms: z.number().optional(),
+    })
+    .nullable(),
   engine_type: z.enum(['vllm', 'sglang', 'command']).nullable(),
+  /** As it was looked at before the start; absent in handles of older agents. */
+  engine_version: z.string().nullable().optional(),
+  launch_mode: z.string().nullable().optional(),
+  /** systemd's scope that it runs in; absent or null: only a session of its own. `cgroup`: below the root of cgroup v2. */
+  scope: z.object({ unit: z.string(), cgroup: z.string() }).nullable().optional(),
   shim: ProcId.nullable(),
   engine: ProcId.nullable(),
   /**
@@ -59,6 +77,8 @@ export const Handle = z.object({
     .object({ leads_session: z.boolean(), members: z.array(ProcId) })
     .nullable()
     .default(null),
+  /** Of its tree, still on a GPU's list when the stop was given up as leaked: what a later look goes by. */
+  left: z.array(ProcId).optional(),
   exit: ExitStatus.nullable(),
   proof: StopProof.nullable(),
   marks: z.object({
@@ -79,9 +99,15 @@ export const Handle = z.object({
 });
 export type Handle = z.infer<typeof Handle>;
 
-/** Two orders with one fence must be the same order (INV-6). */
-export const orderHash = (order: MemberOrder): string =>
-  createHash('sha256').update(canonicalJson(order)).digest('hex').slice(0, 32);
+/**
+ * Two orders with one fence must be the same order (INV-6). `peers` come with the spawn only, and no fabric is the same
+ * whether it is left out or null: neither makes it another one.
+ */
+export function orderHash(order: SpawnOrder): string {
+  const { peers: _, fabric, ...same } = order;
+  const whole = fabric == null ? same : { ...same, fabric };
+  return createHash('sha256').update(canonicalJson(whole)).digest('hex').slice(0, 32);
+}
 
 export const refOf = (h: EngineRef): EngineRef => ({ replica: h.replica, fence: h.fence, rank: h.rank });
 

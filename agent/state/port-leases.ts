@@ -25,9 +25,6 @@ const LeaseFile = z.object({
 });
 type LeaseFile = z.infer<typeof LeaseFile>;
 
-/** Longest run of ports that is asked for in one piece: Ray's worker ports. */
-const MAX_RUN = 256;
-
 const portsOf = ({ ports, counts }: LeaseFile['leases'][string]): number[] =>
   Object.entries(ports).flatMap(([name, first]) =>
     Array.from({ length: counts[name] ?? 1 }, (_, i) => first + i),
@@ -69,39 +66,50 @@ export class PortLeases {
     if (known !== undefined && known.free_at === null && needs.every(n => n.name in known.ports))
       return known.ports;
     const leases = Object.fromEntries(
-      Object.entries(this.state.leases).filter(([, l]) => l.free_at === null || l.free_at > this.now()),
+      Object.entries(this.state.leases).filter(([, l]) => l.free_at === null || this.cools(l.free_at)),
     );
     const taken = new Set(Object.values(leases).flatMap(portsOf));
-    const size = this.range.to - this.range.from + 1;
+    refuseSmall(this.range, needs);
     const ports: EnginePorts = {};
     const counts: Record<string, number> = {};
-    let port = this.state.next;
-    let run = 0;
-    const missing = [...needs];
-    for (let tried = 0; tried < size + MAX_RUN && missing.length > 0; tried++, port++) {
-      if (port > this.range.to || port < this.range.from) {
-        port = this.range.from;
-        run = 0;
-      }
-      run = taken.has(port) || !(await isFree(port)) ? 0 : run + 1;
-      const { name, count } = missing[0]!;
-      if (run < count) continue;
-      missing.shift();
-      run = 0;
-      ports[name] = port - count + 1;
+    // The longest first: a single port taken out of the only long run would leave no room for it.
+    for (const { name, count } of needs.toSorted((a, b) => b.count - a.count)) {
+      const first = await this.run(count, taken, isFree);
+      if (first === null) throw exhausted(this.range, needs, taken.size);
+      ports[name] = first;
       if (count > 1) counts[name] = count;
-      for (let p = port - count + 1; p <= port; p++) taken.add(p);
+      for (let p = first; p < first + count; p++) taken.add(p);
     }
-    if (missing.length > 0) {
-      const wanted = needs.reduce((n, need) => n + need.count, 0);
-      const block = Math.max(...needs.map(need => need.count));
-      throw new LlmgwError(
-        'PORTS_EXHAUSTED',
-        `no ${wanted} free ports${block > 1 ? ` (${block} of them in a row)` : ''} in supervisor.ports ${this.range.from}-${this.range.to}: ${taken.size} are held or were used in the last ten minutes`,
-      );
-    }
-    this.write({ next: port, leases: { ...leases, [key]: { ports, counts, free_at: null } } });
+    const ends = Object.entries(ports).map(([name, first]) => first + (counts[name] ?? 1));
+    const next = ends.length === 0 ? this.state.next : Math.max(...ends);
+    this.write({ next, leases: { ...leases, [key]: { ports, counts, free_at: null } } });
     return ports;
+  }
+
+  /** A clock that was set back would hold ports for as long: more than the whole time left is none of ours. */
+  private cools(freeAt: number): boolean {
+    const left = freeAt - this.now();
+    return left > 0 && left <= COOL_MS;
+  }
+
+  /** The first of `count` free ports in a row, none of them over the end of the range; null: there is no such row. */
+  private async run(
+    count: number,
+    taken: Set<number>,
+    isFree: (port: number) => Promise<boolean>,
+  ): Promise<number | null> {
+    const { from, to } = this.range;
+    let port = this.state.next;
+    // Once around, and on for what began behind the starting point.
+    for (let tried = 0, row = 0; tried < to - from + count; tried++, port++) {
+      if (port > to || port < from) {
+        port = from;
+        row = 0;
+      }
+      row = taken.has(port) || !(await isFree(port)) ? 0 : row + 1;
+      if (row === count) return port - count + 1;
+    }
+    return null;
   }
 
   /** The engine is gone: its ports cool down. */
@@ -124,3 +132,25 @@ export class PortLeases {
     this.state = state;
   }
 }
+
+const sizeOf = ({ from, to }: PortRange): number => to - from + 1;
+const wantedOf = (needs: PortNeed[]): string => {
+  const block = Math.max(...needs.map(need => need.count));
+  const all = needs.reduce((n, need) => n + need.count, 0);
+  return `${all} ports${block > 1 ? ` (${block} of them in a row)` : ''}`;
+};
+
+/** Nothing that ends makes it larger: another sentence than for one that is used up. */
+function refuseSmall(range: PortRange, needs: PortNeed[]): void {
+  if (needs.reduce((n, need) => n + need.count, 0) <= sizeOf(range)) return;
+  throw new LlmgwError(
+    'PORTS_EXHAUSTED',
+    `supervisor.ports ${range.from}-${range.to} is too small: it has ${sizeOf(range)} ports, and one engine needs ${wantedOf(needs)}`,
+  );
+}
+
+const exhausted = (range: PortRange, needs: PortNeed[], held: number): LlmgwError =>
+  new LlmgwError(
+    'PORTS_EXHAUSTED',
+    `no ${wantedOf(needs)} are free in supervisor.ports ${range.from}-${range.to}: ${held} are held or were used in the last ten minutes`,
+  );

@@ -28,7 +28,7 @@ const HELD_HEARTBEATS = 3;
 /** Messages that may wait in a stream whose peer doesn't read; heartbeats are left out then. */
 const MAX_UNSENT = 256;
 /** What this build understands beyond the protocol version. */
-const CAPABILITIES = ['requests'];
+const CAPABILITIES = ['requests', 'follow'];
 const MAX_HELLO_EVENTS = 256;
 /** A connection that drops ends its call within the same turns of the loop; one that got GOAWAY lets it go on. */
 const DROPS_WITHIN = 100;

@@ -5,6 +5,7 @@ import { isIPv4 } from 'node:net';
 import type { MemberOrder } from '../../contracts/activities.js';
 import { LlmgwError } from '../../contracts/errors.js';
 import { canonicalJson, specHash } from '../../contracts/spec.js';
+import type { ResolvedEngine } from '../engines/types.js';
 import { staleFence } from '../state/fences.js';
 import { type GpuBaseline, type Handle, orderHash } from '../state/handle.js';
 import { type Context, update } from './context.js';
@@ -95,11 +96,13 @@ export interface Examined extends Stranger {
   named: Named;
   probe: { health_url: string; models_url: string };
   announced: string | null;
-  type: NonNullable<Handle['engine_type']>;
+  engine: ResolvedEngine;
 }
 
 /** Looks that touch nothing: whether the process is such an engine as the spec says, and routers can reach it. */
 export async function examine(ctx: Context, order: MemberOrder, named: Named): Promise<Examined> {
+  if (order.nodes > 1)
+    throw refused('a multi-node replica is started as a whole: one process can not be adopted as it');
   const stranger = treeOf(named.pid);
   refuseEngine(ctx, stranger);
   refuseUntouchable(named);
@@ -113,7 +116,7 @@ export async function examine(ctx: Context, order: MemberOrder, named: Named): P
     // Its next generation is started with this spec: what could never be started isn't taken.
     throw e instanceof LlmgwError ? refused(`this node could not start the spec anew: ${e.message}`) : e;
   });
-  return { ...stranger, named, probe, announced: network.announced, type: engine.type };
+  return { ...stranger, named, probe, announced: network.announced, engine };
 }
 
 function refuseEngine(ctx: Context, stranger: Stranger): void {
@@ -198,7 +201,9 @@ export async function take(ctx: Context, order: MemberOrder, found: Examined): P
       mgmt_addr: found.announced,
       key_id: null,
       probe: { ...found.probe, auth: false },
-      engine_type: found.type,
+      engine_type: found.engine.type,
+      engine_version: found.engine.version,
+      launch_mode: found.engine.launch_mode,
       shim: null,
       engine: { pid: stranger.root.pid, start: stranger.root.start },
       process: {

@@ -84,7 +84,7 @@ export async function loadSecrets(ctx: Context, handle: Handle): Promise<Runtime
   if (handle.order === null) return runtime;
   try {
     if (runtime.bearer === undefined) {
-      const auth = handle.probe?.auth === true;
+      const auth = hasKey(handle);
       const key = auth ? await ctx.opts.secrets.engineKey(handle) : null;
       if (auth && key === null) throw new Error("the secret that the engine's key is derived from has gone");
       runtime.bearer = key?.key ?? null;
@@ -109,7 +109,20 @@ export function knownSecrets(ctx: Context, handle: Handle): string[] | null {
   // Which secrets it was given, only its order says.
   if (handle.order === null) return null;
   const named = Object.keys(handle.order.spec.env_from_files).length > 0;
-  return named || handle.probe?.auth === true ? null : [];
+  return named || hasKey(handle) ? null : [];
+}
+
+/** Whether the engine was given a bearer key; a member that serves nothing may have it in its environment all the same. */
+const hasKey = ({ probe, key_id }: Handle): boolean => (probe === null ? key_id !== null : probe.auth);
+
+/**
+ * ms to the next full `period` of this process's clock: watches of one period wake it once together, and not each by
+ * itself with cold caches.
+ */
+export function aligned(period: number): number {
+  const left = period - (performance.now() % period);
+  // A timer that came a moment early isn't to come again at once.
+  return left < period / 10 ? left + period : left;
 }
 
 /** Resolves after `ms`, or at once when `signal` aborts. Never keeps the process alive by itself. */

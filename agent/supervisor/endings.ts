@@ -7,6 +7,7 @@ import type { Outbox } from '../state/outbox.js';
 import { type Context, update } from './context.js';
 import { byHost, completeEvidence, describeFailure, type FailureInput } from './failure.js';
 import { clearLeftovers } from './leftovers.js';
+import { explainOom } from './oom.js';
 import { proof } from './stopping.js';
 
 export class Endings {
@@ -35,7 +36,8 @@ export class Endings {
     } else if (marks.requested_stop !== null || marks.failure_told) {
       update(ctx, ref, done);
     } else {
-      this.tell(handle, { exit }, done);
+      const oom = explainOom(ctx, handle);
+      this.tell(handle, { exit, ...(oom === null ? {} : { known: oom }) }, done);
     }
   }
 

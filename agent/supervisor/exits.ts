@@ -4,7 +4,7 @@ import { type FSWatcher, watch } from 'node:fs';
 import type { ExitStatus } from '../../contracts/engine.js';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { type Handle, refOf } from '../state/handle.js';
-import type { Context } from './context.js';
+import { aligned, type Context } from './context.js';
 import { isAlive } from './proc.js';
 import { readExit } from './shim.js';
 
@@ -91,7 +91,8 @@ export class ExitWatch {
       return;
     }
     const blind = entry.watcher === null || !isAlive(handle.shim);
-    this.arm(entry, seen.state === 'ending' ? RECORD_MS : blind ? ORPHAN_MS : this.ctx.opts.healthIntervalMs);
+    const usual = blind ? ORPHAN_MS : aligned(this.ctx.opts.healthIntervalMs);
+    this.arm(entry, seen.state === 'ending' ? RECORD_MS : usual);
   }
 
   private look(entry: Watched, handle: Handle): Observed {

@@ -13,7 +13,7 @@ import {
 import path from 'node:path';
 import type { ExitStatus, FailureClass, FailureDigest } from '../../contracts/engine.js';
 import type { Explained } from '../engines/types.js';
-import { makeDir } from '../state/files.js';
+import { makeDir, readText } from '../state/files.js';
 import type { Handle } from '../state/handle.js';
 import { type Context, knownSecrets, rendererOf } from './context.js';
 import { headLines, logFile, sizeOf, tailLines } from './logs.js';
@@ -34,7 +34,7 @@ const LAST = 5;
 export interface FailureInput {
   exit: ExitStatus | null;
   noProgressMs?: number;
-  /** Known without the log: the host stopped it, the node rebooted, /health says 503. */
+  /** Known without the log: the host stopped it, the node rebooted, the OOM killer ended it, /health says 503. */
   known?: { class: FailureClass; code: string; sentence: string };
 }
 
@@ -56,13 +56,15 @@ export function describeFailure(ctx: Context, handle: Handle, input: FailureInpu
   const last = tailLines(runDir, ctx.opts.logLines).map(clean);
   const lines = [...headLines(runDir, EXPLAIN_BYTES).map(clean), ...last];
   const found = input.known ?? explain(ctx, handle, input, lines);
+  // The code tells it apart whatever the renderer made of the log: a gang's other members may be getting on (INV-9).
+  const code = input.noProgressMs === undefined ? found.code : 'NO_PROGRESS';
   // Without the secrets nothing can be redacted: the class is told, none of the words (INV-10, INV-12).
   const sealed = secrets === null;
   const explained =
     sealed && input.known === undefined ? { ...found, sentence: sealedSentence(found) } : found;
   const tail = sealed ? [] : last;
   const digest: FailureDigest = {
-    code: explained.code,
+    code,
     class: explained.class,
     sentence: clip(clean(explained.sentence), SENTENCE_CHARS),
     exit: input.exit,
@@ -130,8 +132,10 @@ export const evidenceDir = (ctx: Context, handle: Handle): string =>
 
 function keepEvidence(ctx: Context, handle: Handle, runDir: string, digest: FailureDigest): string {
   const dir = evidenceDir(ctx, handle);
-  // The first failure of a generation explains it; what follows from it must not replace it.
-  if (sizeOf(path.join(dir, 'failure.json')) > 0) return dir;
+  // The first failure of a generation explains it; what follows from it must not replace it. A pause isn't one yet: the
+  // member of a gang that made no progress is waited for again.
+  const known = readText(path.join(dir, 'failure.json'));
+  if (known !== null && known !== '' && !known.includes('"code": "NO_PROGRESS"')) return dir;
   makeDir(dir);
   const head = sizeOf(logFile(runDir, 'log.head')) > 0 ? 'log.head' : 'log';
   copyBytes(logFile(runDir, head), path.join(dir, 'log-head'), false);

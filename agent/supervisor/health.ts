@@ -4,10 +4,10 @@
 // that produces nothing either is found by the watch for hangs beside it.
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { refOf } from '../state/handle.js';
-import type { Context } from './context.js';
+import { aligned, type Context } from './context.js';
 import type { FailureInput } from './failure.js';
 import { HangWatch } from './hang.js';
-import { httpGet } from './probe.js';
+import { httpStatus } from './probe.js';
 
 /** vLLM's own watchdog ends the server within 5 s where it can; twice that is a server that stays. */
 const DEAD_MS = 10_000;
@@ -39,26 +39,36 @@ export class HealthWatch {
   }
 
   private arm(entry: Watched): void {
-    entry.timer = setTimeout(() => {
-      this.look(entry).then(
-        goOn => {
-          if (goOn && this.watched.has(engineKeyOf(entry.ref))) this.arm(entry);
-          else this.watched.delete(engineKeyOf(entry.ref));
-        },
-        error => {
-          this.ctx.opts.log.warn({ ...entry.ref, err: error }, 'an engine could not be looked at');
-          if (this.watched.has(engineKeyOf(entry.ref))) this.arm(entry);
-        },
-      );
-    }, this.ctx.opts.healthIntervalMs);
+    entry.timer = setTimeout(
+      () => {
+        this.look(entry).then(
+          goOn => {
+            if (goOn && this.watched.has(engineKeyOf(entry.ref))) this.arm(entry);
+            else this.watched.delete(engineKeyOf(entry.ref));
+          },
+          error => {
+            this.ctx.opts.log.warn({ ...entry.ref, err: error }, 'an engine could not be looked at');
+            if (this.watched.has(engineKeyOf(entry.ref))) this.arm(entry);
+          },
+        );
+      },
+      aligned(this.periodOf(entry.ref)),
+    );
     entry.timer.unref();
+  }
+
+  /** An engine whose health costs it a generation is asked as seldom as it says. */
+  private periodOf(ref: EngineRef): number {
+    const own = this.ctx.handles.get(ref)?.probe?.period_ms ?? 0;
+    return Math.max(own, this.ctx.opts.healthIntervalMs);
   }
 
   /** false: nothing more to watch. */
   private async look(entry: Watched): Promise<boolean> {
     const handle = this.ctx.handles.get(entry.ref);
     if (handle?.state !== 'running' || handle.probe === null || handle.marks.failure_told) return false;
-    const { status } = await httpGet(handle.probe.health_url, null, this.ctx.closed);
+    const { health_url, timeout_ms } = handle.probe;
+    const status = await httpStatus(health_url, this.ctx.closed, timeout_ms);
     if (status !== 503) {
       entry.deadSince = null;
       return true;

@@ -6,6 +6,7 @@ import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import { type Handle, type ProcId, refOfDir } from '../state/handle.js';
 import type { Context } from './context.js';
 import { allStats, fdTarget, isAlive, type ProcStat } from './proc.js';
+import { scopeOf } from './scope.js';
 import { readPid } from './shim.js';
 import { tombstone } from './tombstone.js';
 import { markOf } from './tree.js';
@@ -25,6 +26,7 @@ export async function recoverLost(ctx: Context): Promise<void> {
       state: 'running',
       shim: idOf(members.find(m => m.pid === m.session)),
       engine,
+      scope: engine === null ? null : scopeOf(engine.pid, ref),
       gpus: await gpusOf(ctx, members),
     });
     ctx.opts.log.error(

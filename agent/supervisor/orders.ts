@@ -2,51 +2,86 @@
 import type { StopProof } from '../../contracts/engine.js';
 import { engineKeyOf } from '../../contracts/ids.js';
 import { type Handle, refOf } from '../state/handle.js';
-import { type Context, loadSecrets, pause, update } from './context.js';
+import { type Context, loadSecrets, pause, rendererOf, update } from './context.js';
 import type { ExitWatch } from './exits.js';
 import { clearLeftovers } from './leftovers.js';
 import { closeRunDir, readPid } from './shim.js';
-import { recoverStart } from './start.js';
-import { endTree, proof, proveGpus } from './stopping.js';
+import { recoverStart, running } from './start.js';
+import { endTree, killTree, proof, proveGpus } from './stopping.js';
 
 /** Between SIGTERM and SIGKILL when the host goes down. */
 const HOST_STOP_MS = 2_000;
 
-/** `fence`: of the order. Whoever calls holds the replica's queue. Throws STOP_INCOMPLETE. */
+export interface Ordered {
+  /** Of the order. */
+  fence: number;
+  reason: string;
+  /** The operator whose word frees the GPUs where the proof can't be had. */
+  byWord?: string;
+}
+
+/** Whoever calls holds the replica's queue. Throws STOP_INCOMPLETE. */
 export async function stopEngine(
   ctx: Context,
   exits: ExitWatch,
   ref: Handle,
-  fence: number,
-  reason: string,
+  ordered: Ordered,
 ): Promise<StopProof> {
   let h = ctx.handles.get(ref)!;
-  if (h.state === 'stopped') return h.proof!;
+  if (h.state === 'stopped') return h.proof!.leaked.length === 0 ? h.proof! : proveAgain(ctx, h, ordered);
   const runtime = ctx.runtimes.of(h);
   // First: a shim that comes late finds it closed. Then the mark: from here on an exit is an ordered one.
   closeRunDir(ctx.handles.runDir(h));
-  h = update(ctx, h, { marks: { ...h.marks, requested_stop: h.marks.requested_stop ?? fence } });
+  h = update(ctx, h, { marks: { ...h.marks, requested_stop: h.marks.requested_stop ?? ordered.fence } });
   runtime.stopping = true;
   try {
     if (h.state === 'spawning') h = (await recoverStart(ctx, h)) ?? h;
     if (h.state === 'running') exits.add(h);
-    ctx.opts.log.info({ ...refOf(h), reason, pid: h.engine?.pid }, 'stopping engine');
+    ctx.opts.log.info({ ...refOf(h), reason: ordered.reason, pid: h.engine?.pid }, 'stopping engine');
     // The shim's record tells of a start that this handle doesn't know of: it was made for one that can't be read.
     const engine = h.engine ?? readPid(ctx.handles.runDir(h));
     runtime.tree.remember(engine);
     const started = engine !== null || runtime.tree.scan().length > 0;
-    await endTree(ctx, exits, h, ctx.opts.stopTimeoutMs);
+    await endTree(ctx, exits, h, graceOf(ctx, h));
     await recorded(ctx, exits, h);
-    const done = started ? await proveGpus(ctx, h, performance.now()) : proof('never_started', []);
+    const waitMs = ordered.byWord === undefined ? ctx.opts.gpuReleaseTimeoutMs : 0;
+    const found = started ? await proveGpus(ctx, h, waitMs) : proof('never_started', []);
     await clearLeftovers(ctx, h);
     ctx.ports.release(engineKeyOf(h));
-    update(ctx, h, { state: 'stopped', proof: done });
-    ctx.runtimes.forget(h);
-    ctx.opts.log.info({ ...refOf(h), proof: done.proof, leaked: done.leaked.length }, 'engine stopped');
-    return done;
+    return stopped(ctx, h, found, ordered);
   } finally {
     runtime.stopping = false;
   }
+}
+
+/** A renderer that knows better makes the wait for SIGTERM shorter, never longer. */
+function graceOf(ctx: Context, h: Handle): number {
+  const own = h.order === null ? null : (rendererOf(ctx, h)?.stopMs?.(h.order) ?? null);
+  return Math.min(own ?? Number.POSITIVE_INFINITY, ctx.opts.stopTimeoutMs);
+}
+
+/** Its tree was gone and its GPUs were not. One look: whoever asks again has waited since. */
+async function proveAgain(ctx: Context, h: Handle, ordered: Ordered): Promise<StopProof> {
+  const { tree } = ctx.runtimes.of(running(ctx, h));
+  for (const left of h.left ?? []) tree.remember(left);
+  if (h.boot_id !== ctx.bootId) return stopped(ctx, h, proof('rebooted', []), ordered);
+  await killTree(ctx, h);
+  return stopped(ctx, h, await proveGpus(ctx, h, 0), ordered);
+}
+
+/** On disk with what came out, or with the operator's word in its place. */
+function stopped(ctx: Context, h: Handle, found: StopProof, { byWord }: Ordered): StopProof {
+  const spoken = byWord !== undefined && found.leaked.length > 0;
+  const done = spoken ? proof('operator', []) : found;
+  // The driver goes on listing what has died: these are ours, and no stranger's, also for an agent that starts anew.
+  const left = ctx.runtimes.of(h).tree.knownAmong(done.leaked.flatMap(l => l.pids));
+  update(ctx, h, { state: 'stopped', proof: done, left });
+  ctx.runtimes.forget(h);
+  const { log } = ctx.opts;
+  if (spoken)
+    log.warn({ ...refOf(h), by: byWord, leaked: found.leaked }, "GPUs are free by an operator's word");
+  else log.info({ ...refOf(h), proof: done.proof, leaked: done.leaked.length }, 'engine stopped');
+  return done;
 }
 
 /** The tree is gone, so its end is seen at the next look: waits until that is on disk, however long it is full. */
@@ -69,6 +104,8 @@ export async function stopForHost(ctx: Context, exits: ExitWatch): Promise<void>
       // Before the end is seen: it is told with lines of the log (INV-10).
       await loadSecrets(ctx, h);
       if (h.state === 'spawning') h = (await recoverStart(ctx, h)) ?? h;
+      // Another process than the agent: its tree is known by the handle alone.
+      running(ctx, h);
       if (h.state === 'running') exits.add(h);
       await endTree(ctx, exits, h, HOST_STOP_MS);
       await recorded(ctx, exits, h);

@@ -9,7 +9,7 @@ import { errnoOf } from '../state/files.js';
 import { type Handle, orderHash, refOf, refOfDir } from '../state/handle.js';
 import type { Context } from './context.js';
 import { takeBaseline } from './gpu-guard.js';
-import { portHasSocket } from './proc.js';
+import { portsWithSockets } from './proc.js';
 
 /** The handle of this very order, already prepared or further; null: not yet. Throws for an order that mustn't run. */
 export function admit(ctx: Context, order: MemberOrder): Handle | null {
@@ -33,13 +33,16 @@ export const preparedOf = (ctx: Context, h: Handle): Prepared => ({
   mgmt_addr: h.mgmt_addr,
   key_id: h.key_id,
   stop_ms: ctx.opts.stopTimeoutMs + ctx.opts.gpuReleaseTimeoutMs,
+  engine_version: h.engine_version ?? null,
+  launch_mode: h.launch_mode ?? null,
 });
 
 /** Looks that touch nothing. Throws the first that fails. */
 export async function check(ctx: Context, order: MemberOrder) {
   const { engine } = await ctx.opts.engines.preflight(order);
   const key = await ctx.opts.secrets.engineKey(order);
-  return { engine, renderer: ctx.opts.engines.renderer(engine.type), keyId: key?.key_id ?? null };
+  const network = await ctx.opts.network(order);
+  return { engine, renderer: ctx.opts.engines.renderer(engine.type), keyId: key?.key_id ?? null, network };
 }
 
 /** Under the node's lock: GPUs, ports, handle. */
@@ -63,9 +66,8 @@ export async function hold(
   const ports = await ctx.ports.take(
     engineKeyOf(order),
     checked.renderer.ports(order, checked.engine),
-    isPortFree,
+    freePorts(),
   );
-  const network = await ctx.opts.network(order);
   ctx.opts.fault?.('before_handle');
   return ctx.handles.save({
     version: 1,
@@ -80,10 +82,12 @@ export async function hold(
     gpus: taken.gpus,
     baseline: taken.baseline,
     ports,
-    mgmt_addr: network.announced,
+    mgmt_addr: checked.network.announced,
     key_id: checked.keyId,
     probe: null,
     engine_type: checked.engine.type,
+    engine_version: checked.engine.version,
+    launch_mode: checked.engine.launch_mode,
     shim: null,
     engine: null,
     process: null,
@@ -156,14 +160,17 @@ export const olderAlive = (order: MemberOrder, h: Handle): LlmgwError =>
   );
 
 /**
- * No socket has that port, TIME_WAIT included (an engine that binds without SO_REUSEADDR fails on one), and it can be
+ * No socket has a port, TIME_WAIT included (an engine that binds without SO_REUSEADDR fails on one), and it can be
  * bound. Node always sets SO_REUSEADDR, so a stranger's socket that is bound but doesn't listen yet isn't seen: its
- * listener won't be of our tree, which is refused when it comes.
+ * listener won't be of our tree, which is refused when it comes. The sockets are listed once, for hundreds of ports.
  */
-export async function isPortFree(port: number): Promise<boolean> {
-  if (portHasSocket(port)) return false;
-  const all = await canBind(port, '::');
-  return all === 'no-ipv6' ? (await canBind(port, '0.0.0.0')) === 'free' : all === 'free';
+export function freePorts(): (port: number) => Promise<boolean> {
+  const used = portsWithSockets();
+  return async port => {
+    if (used.has(port)) return false;
+    const all = await canBind(port, '::');
+    return all === 'no-ipv6' ? (await canBind(port, '0.0.0.0')) === 'free' : all === 'free';
+  };
 }
 
 function canBind(port: number, host: string): Promise<'free' | 'taken' | 'no-ipv6'> {

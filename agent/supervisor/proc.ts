@@ -143,8 +143,8 @@ const V4_MAPPED = Buffer.from('00000000000000000000ffff', 'hex');
 export const plainAddress = (text: string): string =>
   text.includes(':') ? new URL(`http://[${text}]`).hostname.slice(1, -1) : text;
 
-/** Any socket at all on that port of this machine, TIME_WAIT included. */
-export const portHasSocket = (port: number): boolean => tcpRows().some(r => r.port === port);
+/** Ports of this machine that have any socket at all, TIME_WAIT included. */
+export const portsWithSockets = (): Set<number> => new Set(tcpRows().map(r => r.port));
 
 /** Whether anything listens on the port. */
 export const isListening = (port: number): boolean => tcpRows().some(r => r.port === port && r.listening);

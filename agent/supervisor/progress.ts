@@ -45,6 +45,8 @@ export interface Sample {
 
 export class Progress {
   stage: Stage | null = null;
+  /** By stage: engines go through some of them twice (graphs of the draft model), and what is done stays done. */
+  private readonly furthest = new Map<string, number>();
   private readonly templates = new Map<string, number[]>();
   private last: number;
   private base: Sample | null = null;
@@ -62,7 +64,7 @@ export class Progress {
   line(whole: string, now: number): void {
     const text = whole.slice(0, LINE_CHARS);
     const stage = this.renderer.stage(text);
-    if (stage !== null) this.stage = stage;
+    if (stage !== null) this.stage = { ...stage, percent: this.further(stage) };
     if (this.renderer.isStall(text)) return;
     const template = templateOf(text);
     const counters = countersOf(text);
@@ -79,6 +81,13 @@ export class Progress {
       counters.map((c, i) => Math.max(c, seen[i] ?? c)),
     );
     this.mark(now);
+  }
+
+  private further({ stage, percent }: Stage): number | null {
+    const before = this.furthest.get(stage) ?? null;
+    if (percent === null || (before !== null && before >= percent)) return before;
+    this.furthest.set(stage, percent);
+    return percent;
   }
 
   sample(s: Sample, now: number): void {

@@ -2,20 +2,30 @@
 import type { EngineReport, Serves } from '../../contracts/engine.js';
 import { specHash } from '../../contracts/spec.js';
 import { formatHostPort } from '../../lib/address.js';
+import type { LiveEngine } from '../../proto/codec.js';
 import { type Handle, refOf } from '../state/handle.js';
 import type { Context } from './context.js';
 
-export function reportOf(ctx: Context, h: Handle): EngineReport {
+export function reportOf(ctx: Context, h: Handle): LiveEngine {
   const state = stateOf(ctx, h);
+  const load = state === 'loading' ? ctx.runtimes.of(h).stage : null;
   return {
     ...refOf(h),
     state,
     pid: h.engine?.pid ?? null,
     gpus: h.gpus.map(g => g.uuid),
     ports: h.ports,
-    stage: state === 'loading' ? (ctx.runtimes.of(h).stage?.stage ?? null) : null,
+    stage: load?.stage ?? null,
+    percent: load?.percent ?? null,
+    ...(load?.eta_ms === undefined ? {} : { eta_ms: load.eta_ms }),
     serves: servesOf(h),
+    ...gangOf(h),
   };
+}
+
+/** A ledger that knows nothing of a gang gathers it by these, member by member. */
+function gangOf({ order }: Handle): Pick<EngineReport, 'nodes' | 'fabric'> {
+  return order === null || order.nodes === 1 ? {} : { nodes: order.nodes, fabric: order.fabric ?? null };
 }
 
 function stateOf(ctx: Context, h: Handle): EngineReport['state'] {

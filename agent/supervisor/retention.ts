@@ -10,7 +10,8 @@ export function pruneRuns(ctx: Context): void {
   const all = ctx.handles.all();
   const nameOf = (h: Handle) => `${h.fence}-${h.rank}`;
   const done = all
-    .filter(h => h.state === 'stopped' && h.events.length === 0)
+    // One with leaked GPUs is what a later proof goes by.
+    .filter(h => h.state === 'stopped' && h.events.length === 0 && h.proof?.leaked.length === 0)
     .sort((a, b) => b.created_at.localeCompare(a.created_at));
   done.forEach((h, i) => {
     const siblings = all.filter(x => x.replica === h.replica).map(nameOf);

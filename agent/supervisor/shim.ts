@@ -24,6 +24,11 @@ export const LOG_HEAD_BYTES = 1_048_576;
 // - The shell's own stderr is closed while it waits: it would write "Killed" into the engine's log.
 // - A status above 128 is a signal: a shell can't tell it from an exit with that code, and programs exit with those
 //   codes to say just that.
+// - `shim` tells the agent that what it started has become the shim: systemd-run may fail before that.
+// - In a scope the count of the OOM killer's victims goes into the record of the end, read while the shim keeps the
+//   cgroup alive. Only the cgroup that is named like the scope is believed.
+// - Soft limits are raised to the hard ones: Ray wants many files, RDMA wants pinned memory. Not beyond a million files:
+//   programs exist that try each number up to the limit.
 // - `log` is emptied in place; everybody appends (O_APPEND), so that the next line lands at the new end.
 const SCRIPT = `#!/bin/sh
 set -u
@@ -43,27 +48,58 @@ stat_of() {
   state=$1 start=\${20}
 }
 
+# What is appended while it copies is copied too; what comes between copy and cut is told in the new log. \`log.base\` is
+# written last: a reader that finds the log shorter than it was waits for it.
 cut_log() {
   log=$dir/logs/log
   size=$(wc -c <"$log") || return 0
   [ "$size" -gt "$1" ] || return 0
-  keep=$((max / 4))
-  before=0
-  [ -e "$log.dropped" ] && read -r before <"$log.dropped"
-  old=0
-  [ -e "$log.1" ] && old=$(wc -c <"$log.1")
+  keep=$((max / 4)) base=0 copied=0
+  [ -e "$log.base" ] && { read -r base <"$log.base" || base=0; }
   [ -e "$log.head" ] ||
     { head -c ${LOG_HEAD_BYTES} "$log" >"$log.head.tmp" && mv -f "$log.head.tmp" "$log.head"; }
-  dropped=$((before + old + size - keep))
-  { echo "[llmgw: $dropped bytes of this log were dropped before this line]" && tail -c "$keep" "$log"; } >"$log.1.tmp" &&
-    mv -f "$log.1.tmp" "$log.1"
+  head="[llmgw: $((base + size - keep)) bytes of this log were dropped before this line]"
+  if { echo "$head" && tail -c "+$((size - keep + 1))" "$log" | head -c "$max"; } >"$log.1.tmp" &&
+    copied=$(wc -c <"$log.1.tmp") && mv -f "$log.1.tmp" "$log.1"; then
+    copied=$((size - keep + copied - \${#head} - 1))
+  else
+    copied=0
+  fi
   rm -f "$log.head.tmp" "$log.1.tmp"
+  now=$(wc -c <"$log") || return 0
   : >"$log"
-  put logs/log.dropped "$dropped"
+  [ "$now" -le "$copied" ] ||
+    printf '\\n[llmgw: %s bytes of this log were dropped before this line]\\n' "$((now - copied))" >>"$log"
+  echo "$((base + now))" >"$log.base"
+}
+
+# Sets oom to what the kernel counted in the scope; to nothing where it counted nothing.
+oom_of() {
+  oom= cg=
+  while IFS=: read -r id names at; do [ "$id" = 0 ] && cg=$at; done </proc/self/cgroup
+  case $cg in */"\${1##*/}") ;; *) return 0 ;; esac
+  kills=0 limit=0
+  while read -r name count; do
+    case $name in oom_kill) kills=$count ;; oom) limit=$count ;; esac
+  done <"\${1%/*}$cg/memory.events" || return 0
+  [ "$kills" = 0 ] || oom=" oom_kill=$kills oom=$limit"
+}
+
+raise_limits() {
+  for limit in n l u p; do
+    most=$(ulimit -H -$limit 2>/dev/null) || continue
+    if [ $limit = n ]; then
+      case $most in unlimited | ????????*) most=1048576 ;; esac
+    fi
+    ulimit -S -$limit "$most" 2>/dev/null
+  done
 }
 
 case $mode in
 run)
+  scope=$1
+  shift
+  put shim $$
   exec 9>>"$dir/lock"
   if command -v flock >/dev/null; then flock -n 9 || exit 75; else mkdir "$dir/lock.d" || exit 75; fi
   [ ! -e "$dir/pid" ] || exit 75
@@ -74,10 +110,13 @@ run)
   exec 8>&2 2>/dev/null
   PATH=$engine_path /bin/sh "$self" child "$dir" "$max" "$@"
   status=$?
-  if [ "$status" -gt 128 ]; then put exit "signal $((status - 128))"; else put exit "code $status"; fi
+  oom=
+  [ "$scope" = - ] || oom_of "$scope"
+  if [ "$status" -gt 128 ]; then put exit "signal $((status - 128))$oom"; else put exit "code $status$oom"; fi
   kill "$bounder" 2>/dev/null
   ;;
 child)
+  raise_limits
   exec 2>&8 8>&-
   stat_of $$ && put pid "$$ $start" || exit 126
   PATH=$engine_path
@@ -86,14 +125,20 @@ child)
   ;;
 bound)
   # With an agent the log is cut at max; this is for the time without one.
-  nap=
+  nap= last=0 pause=15
   trap 'kill $nap; exit 0' TERM
   while :; do
-    sleep 15 &
+    sleep "$pause" &
     nap=$!
     wait $nap
     read -r pid started <"$dir/pid" && stat_of "$pid" && [ "$start" = "$started" ] && [ "$state" != Z ] || exit 0
+    size=0
     cut_log "$max"
+    # A flood would fill gigabytes in the long pause.
+    pause=15
+    [ $((size - last)) -le $((max / 8)) ] || pause=1
+    last=$size
+    [ "$size" -le "$max" ] || last=0
   done
   ;;
 cut)
@@ -102,24 +147,33 @@ cut)
 esac
 `;
 
-/** Writes the script under work_dir by its hash: a running shim keeps the text that it was started with. */
-export function installShim(workDir: string): string {
+/** By its hash: a running shim keeps the text that it was started with. */
+export function shimFile(workDir: string): string {
   const hash = createHash('sha256').update(SCRIPT).digest('hex').slice(0, 12);
-  const file = path.join(workDir, `shim-${hash}.sh`);
+  return path.join(workDir, `shim-${hash}.sh`);
+}
+
+/** Writes the script where it isn't there yet, and returns its path. Throws NO_SPACE. */
+export function installShim(workDir: string): string {
+  const file = shimFile(workDir);
   if (readText(file) !== SCRIPT) writeAtomic(file, SCRIPT);
   return file;
 }
 
-export const shimArgs = (shim: string, runDir: string, logMax: number, argv: string[]): string[] => [
-  shim,
-  'run',
-  runDir,
-  String(logMax),
-  ...argv,
-];
+/** `scope`: root of cgroup v2 and name of the scope that it is started in, as one path; null: in none. */
+export const shimArgs = (
+  shim: string,
+  runDir: string,
+  logMax: number,
+  argv: string[],
+  scope: string | null = null,
+): string[] => [shim, 'run', runDir, String(logMax), scope ?? '-', ...argv];
 
-export const cutArgs = (shim: string, runDir: string, logMax: number): string[] => [
-  shim,
+/** By the text itself: it must work on a full disk, and for engines of before this build, whose shim is another file. */
+export const cutArgs = (runDir: string, logMax: number): string[] => [
+  '-c',
+  SCRIPT,
+  'llmgw-shim',
   'cut',
   runDir,
   String(logMax),
@@ -133,9 +187,25 @@ export function readPid(runDir: string): ProcId | null {
 
 const SIGNALS = new Map(Object.entries(os.constants.signals).map(([name, n]) => [n, name]));
 
+/** Whether this process has become the shim of the folder. */
+export const isShim = (runDir: string, pid: number): boolean =>
+  readText(path.join(runDir, 'shim')) === `${pid}\n`;
+
+export interface OomKills {
+  kills: number;
+  /** The limit of the scope itself was reached, not the end of the host's memory. */
+  byOwnLimit: boolean;
+}
+
+/** What the kernel's OOM killer ended in the engine's scope; null: nothing, no scope, or no record. */
+export function readOom(runDir: string): OomKills | null {
+  const m = /^\S+ \d+ oom_kill=(\d+) oom=(\d+)\n/.exec(readText(path.join(runDir, 'exit')) ?? '');
+  return m === null ? null : { kills: Number(m[1]), byOwnLimit: Number(m[2]) > 0 };
+}
+
 /** null: no record (yet). */
 export function readExit(runDir: string): ExitStatus | null {
-  const m = /^(code|signal) (\d+)\n/.exec(readText(path.join(runDir, 'exit')) ?? '');
+  const m = /^(code|signal) (\d+)(?: [^\n]*)?\n/.exec(readText(path.join(runDir, 'exit')) ?? '');
   if (m === null) return null;
   const n = Number(m[2]);
   return m[1] === 'code'

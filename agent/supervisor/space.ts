@@ -1,10 +1,12 @@
 // Whether work_dir has room. On a full disk engines go on and their state on disk stays whole (state/files.ts), but
 // nothing new starts and no exit can be told of: an operator must see that before the next order finds it out.
 import { statfs } from 'node:fs/promises';
-import type { Context } from './context.js';
+import { aligned, type Context } from './context.js';
 
 /** Less than this is full: logs take more between two looks. Of a small file system, a hundredth. */
 const LEAST = 16 * 1_048_576;
+/** Looks are this many times health_interval apart: a disk fills more slowly than an engine dies. */
+const SELDOM = 5;
 
 export class SpaceWatch {
   private timer: NodeJS.Timeout | null = null;
@@ -13,7 +15,11 @@ export class SpaceWatch {
   constructor(private readonly ctx: Context) {}
 
   start(): void {
-    this.timer = setInterval(() => void this.look(), this.ctx.opts.healthIntervalMs);
+    if (this.ctx.closed.aborted) return;
+    this.timer = setTimeout(
+      () => void this.look().then(() => this.start()),
+      aligned(SELDOM * this.ctx.opts.healthIntervalMs),
+    );
     this.timer.unref();
   }
 
@@ -35,6 +41,6 @@ export class SpaceWatch {
   }
 
   close(): void {
-    if (this.timer !== null) clearInterval(this.timer);
+    if (this.timer !== null) clearTimeout(this.timer);
   }
 }

@@ -1,28 +1,32 @@
 // `spawn`: from a prepared handle to a running engine. The handle says `spawning` on disk before the fork; the shim
 // writes the engine's pid before the engine runs. So at every line a restarted agent finds either nothing that was
 // started, or something it knows (INV-6: a fence starts once).
-import { spawn } from 'node:child_process';
-import { chmodSync, chownSync, closeSync, openSync } from 'node:fs';
+import { chmodSync, chownSync } from 'node:fs';
 import path from 'node:path';
-import type { SpawnOrder } from '../../contracts/activities.js';
-import { LlmgwError } from '../../contracts/errors.js';
+import type { Peer } from '../../contracts/activities.js';
 import { engineKeyOf } from '../../contracts/ids.js';
-import { makeDir, removeFile, spaceError } from '../state/files.js';
+import type { Probe } from '../engines/types.js';
+import { makeDir, removeFile } from '../state/files.js';
 import type { Handle, ProcId } from '../state/handle.js';
 import { type Context, pause, update } from './context.js';
+import { engineOf, startShim } from './fork.js';
 import { tempEnv } from './leftovers.js';
-import { logFile } from './logs.js';
-import { isAlive, readStat } from './proc.js';
-import { readPid, shimArgs, shimWords } from './shim.js';
+import { readStat } from './proc.js';
+import { writeFiles } from './rendered-files.js';
+import { scopeOf } from './scope.js';
+import { readPid } from './shim.js';
 import { MARKER } from './tree.js';
 
-/** The shim needs a few milliseconds; a machine that swaps needs more. */
-const PID_MS = 15_000;
 const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-/** Returns the running handle. `onShimEnd` is called when our child, the shim, ends. */
-export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () => void): Promise<Handle> {
-  const order: SpawnOrder = prepared.order!;
+/** Returns the running handle. `peers`: all members of its gang, or none. `onShimEnd`: our child, the shim, has ended. */
+export async function startEngine(
+  ctx: Context,
+  prepared: Handle,
+  peers: Peer[],
+  onShimEnd: () => void,
+): Promise<Handle> {
+  const order = prepared.order!;
   const { engine, secretEnv } = await ctx.opts.engines.preflight(order);
   const key = await ctx.opts.secrets.engineKey(order);
   const network = await ctx.opts.network(order);
@@ -33,7 +37,7 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     engine,
     gpus: prepared.gpus,
     ports: prepared.ports,
-    peers: order.peers ?? [],
+    peers,
     mgmtAddr: network.mgmtAddr,
     mgmtInterface: network.mgmtInterface,
     fabricHcas: network.fabricHcas,
@@ -42,22 +46,17 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     runDir: home,
     passEnv: ctx.opts.passEnv,
   });
+  writeFiles(home, rendered.files ?? [], ctx.opts.user);
   const runtime = ctx.runtimes.of(order);
   runtime.secrets = rendered.secrets;
   runtime.bearer = rendered.probe?.bearer ?? null;
-  const spawning: Partial<Handle> = {
-    state: 'spawning',
-    probe:
-      rendered.probe === null
-        ? null
-        : {
-            health_url: rendered.probe.healthUrl,
-            models_url: rendered.probe.modelsUrl,
-            auth: rendered.probe.bearer !== null,
-          },
-  };
   // Even a loss of power must not forget that this fence may have run.
-  update(ctx, order, spawning, true);
+  update(
+    ctx,
+    order,
+    { state: 'spawning', probe: kept(rendered.probe), ...(peers.length > 0 ? { peers } : {}) },
+    true,
+  );
   ctx.opts.fault?.('after_spawning_handle');
   const env = {
     PATH,
@@ -66,11 +65,24 @@ export async function startEngine(ctx: Context, prepared: Handle, onShimEnd: () 
     SPT_NOENV: '1',
     [MARKER]: engineKeyOf(order),
   };
-  const shim = await fork(ctx, runDir, asUser(ctx, rendered.argv), env, rendered.cwd, onShimEnd);
+  const program = { argv: asUser(ctx, rendered.argv), env, cwd: rendered.cwd, onEnd: onShimEnd };
+  const { shim, scope } = await startShim(ctx, order, program);
   ctx.opts.fault?.('after_fork');
   const pid = await engineOf(runDir, shim);
   ctx.opts.fault?.('after_pid');
-  return running(ctx, update(ctx, order, { state: 'running', shim, engine: pid }));
+  return running(ctx, update(ctx, order, { state: 'running', shim, scope, engine: pid }));
+}
+
+/** What of a probe lies in the handle. */
+function kept(probe: Probe | null): Handle['probe'] {
+  if (probe === null) return null;
+  return {
+    health_url: probe.healthUrl,
+    models_url: probe.modelsUrl,
+    auth: probe.bearer !== null,
+    ...(probe.timeoutMs === undefined ? {} : { timeout_ms: probe.timeoutMs }),
+    ...(probe.periodMs === undefined ? {} : { period_ms: probe.periodMs }),
+  };
 }
 
 /** The engine's own folder. With `user` it is all of ours that the engine may write: the records stay the agent's. */
@@ -96,71 +108,11 @@ function asUser(ctx: Context, argv: string[]): string[] {
   return ['setpriv', `--reuid=${user.uid}`, `--regid=${user.gid}`, '--init-groups', '--', ...argv];
 }
 
-async function fork(
-  ctx: Context,
-  runDir: string,
-  argv: string[],
-  env: Record<string, string>,
-  cwd: string,
-  onEnd: () => void,
-): Promise<ProcId> {
-  let log: number | null = null;
-  try {
-    const file = logFile(runDir);
-    makeDir(path.dirname(file));
-    log = openSync(file, 'a', 0o600);
-    // No pipe of ours and a session of its own: nothing of the engine depends on this process (INV-5).
-    const child = spawn('/bin/sh', shimArgs(ctx.shim, runDir, ctx.opts.logMaxBytes, argv), {
-      detached: true,
-      stdio: ['ignore', log, log],
-      cwd,
-      env,
-    });
-    await new Promise<void>((resolve, reject) => {
-      child.once('error', reject);
-      child.once('spawn', resolve);
-    });
-    child.once('exit', onEnd);
-    child.unref();
-    const pid = child.pid!;
-    return { pid, start: readStat(pid)?.start ?? '0' };
-  } catch (e) {
-    const known = spaceError(e, runDir);
-    if (known instanceof LlmgwError) throw known;
-    throw new LlmgwError('SPAWN_FAILED', `the engine could not be started: ${(e as Error).message}`, {
-      cause: e,
-    });
-  } finally {
-    if (log !== null) closeSync(log);
-  }
-}
-
-/** Waits for the pid that the shim writes. */
-export async function engineOf(runDir: string, shim: ProcId): Promise<ProcId> {
-  const limit = performance.now() + PID_MS;
-  for (;;) {
-    const alive = isAlive(shim);
-    const pid = readPid(runDir);
-    if (pid !== null) return pid;
-    if (!alive) {
-      throw new LlmgwError(
-        'SPAWN_FAILED',
-        `the engine's shim ended before the engine ran: ${shimWords(runDir)}`,
-      );
-    }
-    if (performance.now() > limit) {
-      throw new LlmgwError(
-        'SPAWN_FAILED',
-        `the engine's shim (pid ${shim.pid}) has not started it within ${PID_MS / 1000} s`,
-      );
-    }
-    await pause(2);
-  }
-}
-
 /** Tells the tree whom it has. */
 export function running(ctx: Context, handle: Handle): Handle {
   const { tree } = ctx.runtimes.of(handle);
+  const root = ctx.opts.systemd?.cgroups ?? null;
+  if (handle.scope != null && root !== null) tree.inScope(root, handle.scope.cgroup);
   tree.remember(handle.shim, true);
   for (const member of handle.process?.members ?? []) tree.remember(member);
   tree.remember(handle.engine, handle.process?.leads_session);
@@ -183,7 +135,8 @@ export async function recoverStart(ctx: Context, handle: Handle): Promise<Handle
     removeFile(path.join(runDir, 'pid.tmp'));
     return null;
   }
-  return running(ctx, update(ctx, handle, { state: 'running', engine: pid, shim: shimOf(pid) }));
+  const scope = scopeOf(pid.pid, handle);
+  return running(ctx, update(ctx, handle, { state: 'running', engine: pid, shim: shimOf(pid), scope }));
 }
 
 /** The engine's parent, if it is still the shim (which leads the engine's session). */

@@ -38,7 +38,7 @@ export async function killTree(ctx: Context, handle: Handle): Promise<void> {
   const started = performance.now();
   for (let wait = 5; ; wait = Math.min(wait * 2, 200)) {
     const left = tree.scan();
-    if (left.length === 0) return;
+    if (left.length === 0 && !tree.scopeLives) return;
     ctx.closed.throwIfAborted();
     if (performance.now() - started > KILL_MS) throw incomplete(handle, left);
     // Two go last, and leave by themselves: the shim, which records how the engine ended, and Python's tracker, which
@@ -46,6 +46,7 @@ export async function killTree(ctx: Context, handle: Handle): Promise<void> {
     const isShim = (p: ProcStat) => p.pid === handle.shim?.pid && p.start === handle.shim.start;
     const mayFinish = performance.now() - started < FINISH_MS;
     for (const p of left) if (!mayFinish || !(isShim(p) || isTracker(p))) signalProc(p, 'SIGKILL');
+    if (!mayFinish) tree.killScope();
     await pause(wait);
   }
 }
@@ -53,18 +54,18 @@ export async function killTree(ctx: Context, handle: Handle): Promise<void> {
 /** By its argv: this decides only who is killed a second later. */
 const isTracker = (p: ProcStat): boolean => describePid(p.pid).includes('multiprocessing.resource_tracker');
 
-const incomplete = (handle: Handle, left: ProcStat[]): LlmgwError =>
-  new LlmgwError(
+function incomplete(handle: Handle, left: ProcStat[]): LlmgwError {
+  const named = left.slice(0, 5).map(p => `pid ${p.pid} (${describePid(p.pid)}, state ${p.state})`);
+  const who = named.length > 0 ? named.join(', ') : `processes of ${handle.scope?.unit ?? 'its tree'}`;
+  return new LlmgwError(
     'STOP_INCOMPLETE',
-    `${handle.replica} (fence ${handle.fence}, rank ${handle.rank}) is not gone: ${left
-      .slice(0, 5)
-      .map(p => `pid ${p.pid} (${describePid(p.pid)}, state ${p.state})`)
-      .join(', ')} survive SIGKILL`,
+    `${handle.replica} (fence ${handle.fence}, rank ${handle.rank}) is not gone: ${who} survive SIGKILL`,
     { details: { pids: left.map(p => p.pid) } },
   );
+}
 
-/** The tree is gone: waits until the GPUs are too, up to gpu_release_timeout. GPUs that aren't are `leaked`. */
-export async function proveGpus(ctx: Context, handle: Handle, goneAt: number): Promise<StopProof> {
+/** The tree is gone: waits up to `waitMs` until the GPUs are free too. Those that aren't then are `leaked`. */
+export async function proveGpus(ctx: Context, handle: Handle, waitMs: number): Promise<StopProof> {
   const { tree } = ctx.runtimes.of(handle);
   // An order without GPUs: its processes were all there was.
   if (handle.order !== null && handle.baseline.length === 0) return proof('strong', []);
@@ -75,9 +76,9 @@ export async function proveGpus(ctx: Context, handle: Handle, goneAt: number): P
     const kinds = verdicts.flatMap(v => (v.verdict.free ? [v.verdict.kind] : []));
     // No answer about any GPU is what `weak` means.
     const kind = verdicts.length === 0 ? 'weak' : weakest(kinds);
-    const settled = kind !== 'weak' || performance.now() - goneAt >= (ctx.opts.weakProofMs ?? WEAK_MS);
+    const settled = kind !== 'weak' || performance.now() - started >= (ctx.opts.weakProofMs ?? WEAK_MS);
     if (held.length === 0 && settled) return proof(kind, []);
-    if (held.length > 0 && performance.now() - started >= ctx.opts.gpuReleaseTimeoutMs) {
+    if (held.length > 0 && performance.now() - started >= waitMs) {
       return proof(
         kinds.length === 0 ? 'processes' : kind,
         held.map(({ uuid, verdict }) => ({

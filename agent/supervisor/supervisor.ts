@@ -9,11 +9,14 @@ import type {
   Prepared,
   ReadyResult,
   Spawned,
+  SpawnOrder,
   StopOrder,
 } from '../../contracts/activities.js';
-import type { EngineEvent, EngineReport, StopProof } from '../../contracts/engine.js';
+import type { EngineEvent, StopProof } from '../../contracts/engine.js';
 import { LlmgwError } from '../../contracts/errors.js';
-import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
+import type { EngineRef } from '../../contracts/ids.js';
+import type { LogPiece } from '../../contracts/logs.js';
+import type { LiveEngine } from '../../proto/codec.js';
 import { FenceStore } from '../state/fences.js';
 import { type Handle, HandleStore, orderHash, refOf } from '../state/handle.js';
 import { Outbox } from '../state/outbox.js';
@@ -22,21 +25,24 @@ import { adoptedBefore, asRefusal, claim, examine, take } from './adopt.js';
 import { type Context, loadSecrets, Runtimes, update } from './context.js';
 import { Endings } from './endings.js';
 import { ExitWatch } from './exits.js';
+import { peersOf, refuseAlone } from './gang.js';
 import { HealthWatch } from './health.js';
 import { LogKeeper, type TailQuery } from './log-keeper.js';
-import { recoverLost } from './lost.js';
 import { stopEngine, stopForHost } from './orders.js';
 import { admit, check, hold, olderAlive, preparedOf } from './prepare.js';
-import { bootId, isAlive } from './proc.js';
+import { bootId, describePid, isAlive, readStat } from './proc.js';
 import { KeyedQueue } from './queue.js';
 import { exitedResult, watchUntilReady } from './ready.js';
+import { shownCommand } from './redact.js';
 import { reportOf } from './report.js';
 import { pruneRuns } from './retention.js';
-import { installShim } from './shim.js';
+import { shimFile } from './shim.js';
 import { SpaceWatch } from './space.js';
-import { recoverStart, running, startEngine } from './start.js';
+import { recoverStart, startEngine } from './start.js';
+import { Stock } from './stock.js';
 import { look, type Named } from './stranger.js';
 import { tombstone } from './tombstone.js';
+import { wrongGpu } from './tree-gpus.js';
 import type { SupervisorOptions } from './types.js';
 
 /** Key of the node's own queue; no replica can have that name. */
@@ -51,6 +57,7 @@ export class Supervisor {
   private readonly health: HealthWatch;
   private readonly logs: LogKeeper;
   private readonly space: SpaceWatch;
+  private readonly stock: Stock;
   private readonly closing = new AbortController();
   private hostStops = false;
 
@@ -68,7 +75,7 @@ export class Supervisor {
       fences: new FenceStore(opts.workDir, handles.all()),
       ports: new PortLeases(opts.workDir, opts.ports),
       bootId: bootId(),
-      shim: installShim(opts.workDir),
+      shim: shimFile(opts.workDir),
       runtimes: new Runtimes(handles),
       closed: this.closing.signal,
     };
@@ -78,6 +85,7 @@ export class Supervisor {
     this.health = new HealthWatch(this.ctx, (ref, failure) => this.endings.dead(ref, failure));
     this.logs = new LogKeeper(this.ctx);
     this.space = new SpaceWatch(this.ctx);
+    this.stock = new Stock(this.ctx, this.endings, h => this.watch(h));
   }
 
   /** Adopts what an earlier agent left, before any order is taken. */
@@ -89,34 +97,9 @@ export class Supervisor {
         'an engine handle can not be read: that engine keeps the GPUs of this node until it has ended or is stopped',
       );
     }
-    await recoverLost(ctx);
-    const held = ctx.handles.all().filter(h => h.state !== 'stopped');
-    ctx.ports.releaseAllBut(new Set(held.map(engineKeyOf)));
-    for (const handle of held) await this.resume(handle);
+    await this.stock.take();
     this.logs.start();
     this.space.start();
-  }
-
-  private async resume(handle: Handle): Promise<void> {
-    const { ctx } = this;
-    // First: what is found below may be told at once, with lines of its log (INV-10).
-    await loadSecrets(ctx, handle);
-    if (handle.boot_id !== ctx.bootId) {
-      this.endings.rebooted(handle);
-      return;
-    }
-    const found = handle.state === 'spawning' ? await recoverStart(ctx, handle) : handle;
-    if (found === null) {
-      update(ctx, handle, { state: 'prepared' });
-      return;
-    }
-    if (found.state === 'exited') ctx.runtimes.of(found).tree.remember(found.engine);
-    if (found.state !== 'running') return;
-    running(ctx, found);
-    this.watch(found);
-    // The first look is in watch(): one that ended meanwhile has been told of there.
-    if (ctx.handles.get(found)?.state !== 'running') return;
-    ctx.opts.log.info({ ...refOf(found), pid: found.engine?.pid }, 'engine adopted');
   }
 
   /** Checks, takes GPUs and ports. See NodeActivities. */
@@ -127,6 +110,7 @@ export class Supervisor {
   private async prepareNow(order: MemberOrder): Promise<Handle> {
     const known = admit(this.ctx, order);
     if (known !== null) return known;
+    if (this.stock.problem !== null) throw new LlmgwError('NO_SPACE', this.stock.problem);
     await this.clearOlder(order);
     const checked = await check(this.ctx, order);
     const handle = await this.queue.run(NODE, () => hold(this.ctx, order, checked));
@@ -139,15 +123,15 @@ export class Supervisor {
     for (const h of this.ctx.handles.ofReplica(order.replica)) {
       if (h.fence >= order.fence || h.state === 'stopped') continue;
       if (h.state === 'running' && isAlive(h.engine)) throw olderAlive(order, h);
-      await stopEngine(this.ctx, this.exits, h, order.fence, 'superseded');
+      await stopEngine(this.ctx, this.exits, h, { fence: order.fence, reason: 'superseded' });
     }
   }
 
-  spawn(order: MemberOrder): Promise<Spawned> {
+  spawn(order: SpawnOrder): Promise<Spawned> {
     return this.queue.run(order.replica, () => this.spawnNow(order));
   }
 
-  private async spawnNow(order: MemberOrder): Promise<Spawned> {
+  private async spawnNow(order: SpawnOrder): Promise<Spawned> {
     if (this.hostStops) throw new LlmgwError('SPAWN_FAILED', 'the host is stopping its engines');
     const handle = admit(this.ctx, order);
     if (handle === null) throw notHere(order, 'prepared');
@@ -159,7 +143,8 @@ export class Supervisor {
         return { pid: found.engine!.pid, adopted: true };
       }
     } else if (handle.state !== 'prepared') return { pid: handle.engine?.pid ?? 0, adopted: true };
-    const started = await startEngine(this.ctx, handle, () => this.exits.check(order));
+    const peers = peersOf(handle, order);
+    const started = await startEngine(this.ctx, handle, peers, () => this.exits.check(order));
     this.watch(started);
     this.ctx.opts.log.info({ ...refOf(order), pid: started.engine!.pid }, 'engine started');
     return { pid: started.engine!.pid, adopted: false };
@@ -167,6 +152,7 @@ export class Supervisor {
 
   launch(order: MemberOrder): Promise<Prepared & Spawned> {
     return this.queue.run(order.replica, async () => {
+      refuseAlone(order);
       const prepared = preparedOf(this.ctx, await this.prepareNow(order));
       return { ...prepared, ...(await this.spawnNow(order)) };
     });
@@ -232,8 +218,27 @@ export class Supervisor {
   }
 
   /**
+   * Its gang serves: rank 0 is ready, and nobody waits for this follower any more. The once-at-ready look at GPUs that
+   * rank 0 has in its own wait comes here for the others (INV-13).
+   */
+  async settled(order: MemberOrder): Promise<void> {
+    const running = () => {
+      const h = this.ctx.handles.get(order);
+      const over = h?.marks.requested_stop != null || h?.marks.failure_told === true;
+      return h?.state === 'running' && !over && h.order_hash === orderHash(order) ? h : null;
+    };
+    const follower = order.rank === 0 ? null : running();
+    if (follower === null) return;
+    const h = update(this.ctx, follower, { marks: { ...follower.marks, was_ready: true } });
+    const wrong = await wrongGpu(this.ctx, h);
+    if (wrong === null || running() === null) return;
+    await loadSecrets(this.ctx, h);
+    this.endings.dead(h, { exit: null, known: { class: 'retry', code: 'ENGINE_FAILED', sentence: wrong } });
+  }
+
+  /**
    * Ends the engine and proves it. A fence that this node has no handle of can't start here afterwards; what carries
-   * its mark all the same is ended with it. Throws STOP_INCOMPLETE.
+   * its mark all the same is ended with it. One whose GPUs were leaked is looked at again. Throws STOP_INCOMPLETE.
    */
   stop(order: StopOrder): Promise<StopProof> {
     return this.queue.run(order.replica, async () => {
@@ -242,9 +247,10 @@ export class Supervisor {
       // What an older generation left here is this order's to end too: it carries a newer fence (INV-5).
       for (const h of ctx.handles.ofReplica(order.replica)) {
         if (h.fence >= order.fence || h.state === 'stopped') continue;
-        await stopEngine(ctx, this.exits, h, order.fence, order.reason);
+        await stopEngine(ctx, this.exits, h, order);
       }
-      return stopEngine(ctx, this.exits, own ?? this.burn(order), order.fence, order.reason);
+      const byWord = order.by_word === undefined ? {} : { byWord: order.by_word };
+      return stopEngine(ctx, this.exits, own ?? this.burn(order), { ...order, ...byWord });
     });
   }
 
@@ -276,14 +282,9 @@ export class Supervisor {
   }
 
   /** Every engine that holds something here, for Hello and heartbeats. */
-  reports(): EngineReport[] {
+  reports(): LiveEngine[] {
     const held = this.ctx.handles.all().filter(h => h.state !== 'stopped');
     return held.map(h => reportOf(this.ctx, h));
-  }
-
-  /** How far it has loaded; null: it isn't loading, or that can't be told. */
-  percent(report: EngineReport): number | null {
-    return report.state === 'loading' ? (this.ctx.runtimes.of(report).stage?.percent ?? null) : null;
   }
 
   /** Whether a pid belongs, or belonged, to one of this node's engines: then it isn't foreign. */
@@ -308,6 +309,16 @@ export class Supervisor {
   /** Last lines of an engine's log, redacted, oldest first. Throws ENGINE_UNKNOWN. */
   tail(replica: string, query: TailQuery = {}): Promise<string[]> {
     return this.logs.tail(replica, query);
+  }
+
+  /** The same, then what comes, until its generation has ended. See LogKeeper. */
+  follow(replica: string, query: TailQuery, signal: AbortSignal): AsyncIterable<LogPiece[]> {
+    return this.logs.follow(replica, query, signal);
+  }
+
+  /** What a process of this node is, for an operator who is asked about it; null: there is none. */
+  describe(pid: number): string | null {
+    return readStat(pid) === null ? null : shownCommand(describePid(pid));
   }
 
   /** Stops watching. Engines, their shims and their logs go on. */

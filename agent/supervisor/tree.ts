@@ -1,12 +1,13 @@
 // The processes of one engine. Parentage alone isn't enough: a killed API server leaves its workers to PID 1, and a
 // wrapper may put its children into a session of their own. A process belongs to the engine when it is a known one
-// (pid and start time), carries our marker, sits in the shim's session, writes into our log or holds our lock, or
+// (pid and start time), is in the engine's scope, carries our marker, sits in the shim's session, writes into our log or holds our lock, or
 // descends from such a one. Never by name: titles are cut to 15 characters and change while the engine starts.
 import path from 'node:path';
 import { type EngineRef, engineKeyOf } from '../../contracts/ids.js';
 import type { ProcId } from '../state/handle.js';
 import { logFile } from './logs.js';
 import { allStats, environHas, environValue, fdTarget, isLive, type ProcStat, readStat } from './proc.js';
+import { ScopeCgroup } from './scope.js';
 
 export const MARKER = 'LLMGW_ENGINE';
 
@@ -21,6 +22,7 @@ export class EngineTree {
   private readonly known = new Map<number, string>();
   private readonly marker: string;
   private session: number | null = null;
+  private scope: ScopeCgroup | null = null;
   /** Start time of the shim, clock ticks: what started before it isn't ours, and needs no look. */
   private since = 0;
 
@@ -40,6 +42,21 @@ export class EngineTree {
     this.since = Number(id.start);
   }
 
+  /** `root`: of cgroup v2. */
+  inScope(root: string, cgroup: string): void {
+    this.scope = new ScopeCgroup(root, cgroup);
+  }
+
+  /** Whether its scope has live processes, also such as a scan has missed. */
+  get scopeLives(): boolean {
+    return this.scope?.populated() ?? false;
+  }
+
+  /** Ends all of its scope at once; nothing where it has none, or the kernel is too old. */
+  killScope(): void {
+    this.scope?.kill();
+  }
+
   /** Whether this pid is, or was, one of the tree's. */
   has(pid: number): boolean {
     const start = this.known.get(pid);
@@ -48,18 +65,26 @@ export class EngineTree {
     return stat === null || stat.start === start;
   }
 
+  /** Those of these pids that are, or were, the tree's, with their start times. */
+  knownAmong(pids: number[]): ProcId[] {
+    return pids.filter(pid => this.has(pid)).map(pid => ({ pid, start: this.known.get(pid)! }));
+  }
+
   /** As `has`, and for a process that no scan has met yet: by marker, session or files. Descent isn't looked at. */
   owns(pid: number): boolean {
     if (this.has(pid)) return true;
     const stat = readStat(pid);
-    return isLive(stat) && (this.isSeed(stat) || (this.session !== null && stat.session === this.session));
+    if (!isLive(stat)) return false;
+    if (this.scope?.has(pid) === true || this.isSeed(stat)) return true;
+    return this.session !== null && stat.session === this.session;
   }
 
   /** Live processes of the tree now; reads all of /proc, so only at an event, never on a timer. */
   scan(): ProcStat[] {
+    const scoped = this.scope?.pids();
     const stats = allStats().filter(s => s.pid !== process.pid);
     const members = new Map<number, ProcStat>();
-    for (const s of stats) if (this.isSeed(s)) members.set(s.pid, s);
+    for (const s of stats) if (scoped?.has(s.pid) === true || this.isSeed(s)) members.set(s.pid, s);
     // The kernel gives a pid to nobody while a session of that number has members: one sure member makes it ours.
     if (this.session !== null && [...members.values()].some(s => s.session === this.session)) {
       for (const s of stats) if (s.session === this.session) members.set(s.pid, s);

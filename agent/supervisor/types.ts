@@ -3,6 +3,7 @@ import type { MemberOrder } from '../../contracts/activities.js';
 import type { EngineRef } from '../../contracts/ids.js';
 import type { EngineRenderer, ResolvedEngine } from '../engines/types.js';
 import type { PortRange } from '../state/port-leases.js';
+import type { Systemd } from './scope.js';
 
 export interface GpuProcess {
   pid: number;
@@ -95,10 +96,17 @@ export interface SupervisorOptions {
   /** Slot → UUID, from Welcome; empty before the first one. */
   slots(): Record<number, string>;
   secrets: EngineSecrets;
-  /** `mgmt_addr` null in Prepared when the agent's configuration has none. */
+  /**
+   * `announced`: mgmt_addr of Prepared; null when the agent's configuration has none. Throws FABRIC_DOWN and
+   * MGMT_ADDR_UNUSABLE for a member of a gang that can't meet the others from here now.
+   */
   network(order: MemberOrder): Promise<Network & { announced: string | null }>;
   /** The part of the agent's environment that engines get. */
   passEnv: Record<string, string>;
+  /** Engines run in scopes of their own; null or absent: in sessions. */
+  systemd?: Systemd | null;
+  /** The kernel's log; default /dev/kmsg, where pids are its own. */
+  kmsg?: string;
   /** Unprivileged user that engines run as; null: the agent's own. */
   user: { uid: number; gid: number } | null;
   log: Log;

@@ -142,7 +142,14 @@ test('memory of others counts as foreign or not, and trembles around the limit w
 test('the control plane may ask for logs and the inventory; anything else is refused by name', async () => {
   const serve = serveRequests({
     tail: (replica, query) => [`${replica} ${JSON.stringify(query)}`, 'last'],
+    async *follow(replica, query) {
+      yield [{ line: `${replica} ${JSON.stringify(query)}` }, { bar: '10%' }];
+      yield [];
+      yield [{ end: 'engine', note: 'over' }];
+    },
+    describe: pid => (pid === 7 ? 'python serve.py' : null),
     inventory: () => inventory('gpu-a-01', 'boot-1'),
+    age: () => 1_500,
   });
   const all = async (kind: string, payload: unknown) => {
     const parts: Buffer[] = [];
@@ -152,7 +159,17 @@ test('the control plane may ask for logs and the inventory; anything else is ref
   expect(await all('logs', { replica: 'demo', lines: 5, generation: null, later: true })).toBe(
     'demo {"lines":5}\nlast\n',
   );
-  expect(JSON.parse(await all('inventory', null)).node_id).toBe('gpu-a-01');
+  expect(await all('follow', { replica: 'demo', rank: 1 })).toBe(
+    '{"line":"demo {\\"rank\\":1}"}\n{"bar":"10%"}\n\n{"end":"engine","note":"over"}\n',
+  );
+  expect(JSON.parse(await all('processes', { pids: [7, 8] }))).toEqual([
+    { pid: 7, what: 'python serve.py' },
+    { pid: 8, what: null },
+  ]);
+  expect(JSON.parse(await all('inventory', null))).toMatchObject({
+    node_id: 'gpu-a-01',
+    looked_ms_ago: 1_500,
+  });
   await expect(all('logs', { lines: 5 })).rejects.toMatchObject({
     code: 'BAD_REQUEST',
     message: expect.stringContaining('replica'),

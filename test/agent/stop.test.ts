@@ -1,4 +1,5 @@
 import net from 'node:net';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { controlPlane, rawServer, tempDir, until } from '../stream/support.js';
 import { agentYaml, compileAgent, removeCompiled, spawnAgent } from './support.js';
@@ -56,5 +57,25 @@ test('two agents never share a work_dir: the second names the first and ends', a
   await first.ended;
   const third = spawnAgent(out, [file, 'stuck']);
   await third.until(() => cp.hellos.length > 1);
+  expect(third.child.exitCode).toBeNull();
+});
+
+test('two agents of one node never share a host, also with two work_dirs; another node id may', async () => {
+  const cp = await controlPlane();
+  const server = `http://127.0.0.1:${cp.port}`;
+  const dir = tempDir();
+  const first = spawnAgent(out, [agentYaml(dir, server), 'stuck']);
+  await first.until(() => cp.hub.node('gpu-a-01'));
+  const second = spawnAgent(out, [agentYaml(tempDir(), server), 'stuck']);
+  expect(await second.ended, second.stderr()).toBe(1);
+  const said = second.lines.at(-1)?.msg;
+  expect(said).toContain(`pid ${first.child.pid}, with the work_dir ${join(dir, 'work')}`);
+  expect(cp.hellos).toHaveLength(1);
+  const other = spawnAgent(out, [agentYaml(tempDir(), server, [], 'gpu-a-02'), 'stuck']);
+  await other.until(() => cp.hub.node('gpu-a-02'));
+  first.child.kill('SIGKILL');
+  await first.ended;
+  const third = spawnAgent(out, [agentYaml(tempDir(), server), 'stuck']);
+  await third.until(() => cp.hellos.length > 2);
   expect(third.child.exitCode).toBeNull();
 });

@@ -8,15 +8,17 @@ import { type LogLine, until } from '../stream/support.js';
 
 const root = path.resolve(import.meta.dirname, '../..');
 
-/** Compiles the fixture below node_modules, where its imports are found; returns the folder. */
-export function compileAgent(): string {
+/** Compiles the fixture, and `also`, below node_modules, where their imports are found; returns the folder. */
+export function compileAgent(also: string[] = []): string {
   const cache = path.join(root, 'node_modules/.cache');
   mkdirSync(cache, { recursive: true });
   const out = mkdtempSync(path.join(cache, 'agent-test-'));
   const options = ['--ignoreConfig', '--outDir', out, '--rootDir', root, '--module', 'nodenext'];
   const more = ['--target', 'es2023', '--types', 'node', '--noCheck', '--skipLibCheck'];
   const fixture = path.join(root, 'test/agent/fixtures/agent-child.ts');
-  execFileSync(path.join(root, 'node_modules/.bin/tsc'), [...options, ...more, fixture], { cwd: root });
+  execFileSync(path.join(root, 'node_modules/.bin/tsc'), [...options, ...more, fixture, ...also], {
+    cwd: root,
+  });
   // Not TypeScript, so not emitted.
   copyFileSync(path.join(root, 'lib/lock.mjs'), path.join(out, 'lib/lock.mjs'));
   writeFileSync(path.join(out, 'package.json'), '{"type":"module","version":"0.0.0-test"}');
@@ -57,10 +59,10 @@ export function spawnAgent(out: string, args: string[]): AgentProcess {
 }
 
 /** agent.yaml of a node without GPUs; `more` are further lines. */
-export function agentYaml(dir: string, server: string, more: string[] = []): string {
+export function agentYaml(dir: string, server: string, more: string[] = [], nodeId = 'gpu-a-01'): string {
   const file = path.join(dir, 'agent.yaml');
   const text = [
-    'node_id: gpu-a-01',
+    `node_id: ${nodeId}`,
     `server: "${server}"`,
     'mgmt_addr: "127.0.0.1"',
     'heartbeat_interval: 200ms',

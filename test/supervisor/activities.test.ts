@@ -19,6 +19,7 @@ function supervisor(change: Partial<NodeSupervisor>): NodeSupervisor {
     look: pending,
     adopt: pending,
     awaitReady: pending,
+    settled: pending,
     stop: pending,
     check: pending,
     inspect: () => ({ known: false, alive: false, pid: null, highest_fence: null }),
@@ -134,6 +135,29 @@ describe('a node activity', () => {
     const result = failure(env.run(acts.await_ready, order));
     env.cancel('CANCELLED');
     expect(await result).toBeInstanceOf(CancelledFailure);
+  });
+
+  it('tells the supervisor of a wait that the workflow ended, and of no other end of it', async () => {
+    for (const [reason, tells] of [
+      ['CANCELLED', true],
+      ['WORKER_SHUTDOWN', false],
+      ['TIMED_OUT', false],
+    ] as const) {
+      const env = environment();
+      const settled: unknown[] = [];
+      const acts = nodeActivities(
+        supervisor({
+          awaitReady: (_o, _p, signal) =>
+            new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))),
+          settled: async o => void settled.push(o),
+        }),
+        log,
+      );
+      const result = failure(env.run(acts.await_ready, order));
+      env.cancel(reason);
+      await result;
+      expect(settled).toEqual(tells ? [order] : []);
+    }
   });
 
   it('goes on stopping when stop is cancelled', async () => {

@@ -216,6 +216,8 @@ describe('a process that an operator started', () => {
       mgmt_addr: '127.0.0.1',
       key_id: null,
       stop_ms: expect.any(Number),
+      engine_version: '0.33.0',
+      launch_mode: 'mp',
       pid: named.pid,
       adopted: true,
     });

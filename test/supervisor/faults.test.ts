@@ -1,11 +1,20 @@
 // Cases from the field about engines and disks that misbehave, read from test/cases.
 import { spawnSync } from 'node:child_process';
-import { existsSync, readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import path from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { headLines } from '../../agent/supervisor/logs.js';
 import { isListening, readStat } from '../../agent/supervisor/proc.js';
+import { writeFiles } from '../../agent/supervisor/rendered-files.js';
 import {
   cleanUp,
   GPU_A,
@@ -13,6 +22,7 @@ import {
   makeNode,
   never,
   orderFor,
+  pretendReboot,
   treePids,
   uniqueName,
   until,
@@ -221,6 +231,68 @@ describe.runIf(process.getuid?.() === 0)('supervision-08: work_dir is full', () 
     expect(await s.launch(orderFor(uniqueName(), { slots: [] }))).toMatchObject({ adopted: false });
     expect(lives(pids[0]!)).toBe(c.expect.agent_alive);
     s.close();
+  });
+
+  it('or read-only when an agent starts: what runs is watched, nothing starts, and the rest is made good by itself', async ctx => {
+    const node = makeNode();
+    const { workDir } = node;
+    const mount = (...args: string[]) => spawnSync('mount', [...args, 'none', workDir]).status;
+    ctx.skip(mount('-t', 'tmpfs') !== 0, 'this machine lets nobody mount a file system');
+    mounted.push(workDir);
+    const [runs, ended, booted] = [0, 1, 2].map(() => orderFor(uniqueName(), { slots: [] }));
+    const first = await node.supervisor();
+    const { pid } = await first.launch(runs!);
+    expect(await first.awaitReady(runs!, () => {}, never)).toMatchObject({ ready: true });
+    const { pid: other } = await first.launch(ended!);
+    await first.prepare(booted!);
+    first.close();
+    process.kill(other, 'SIGKILL');
+    await until(() => existsSync(path.join(path.dirname(handleFile(node, ended!)), 'exit')));
+    pretendReboot(node, booted!);
+    // The shim of an older agent, and a fence that a loss of power took.
+    for (const file of readdirSync(workDir).filter(f => f.startsWith('shim-')))
+      rmSync(path.join(workDir, file));
+    rmSync(path.join(workDir, 'fences', `${runs!.replica}.json`));
+    // Over itself: what is open for writing, as the log of the engine, goes on below.
+    mounted.push(workDir);
+    for (const args of [
+      ['--bind', workDir],
+      ['-o', 'remount,bind,ro'],
+    ]) {
+      expect(spawnSync('mount', [...args, workDir]).status).toBe(0);
+    }
+    const conditions = new Map<string, string | null>();
+    const s = await node.supervisor({
+      healthIntervalMs: 50,
+      condition: (name, sentence) => conditions.set(name, sentence),
+    });
+    expect(conditions.get('work_dir_unwritable')).toContain('EROFS');
+    expect(s.reports()).toContainEqual(expect.objectContaining({ pid, state: 'ready' }));
+    await expect(s.launch(orderFor(uniqueName(), { slots: [] }))).rejects.toMatchObject({ code: 'NO_SPACE' });
+    spawnSync('umount', [workDir]);
+    await until(() => conditions.get('work_dir_unwritable') === null);
+    await until(() => s.pending().length === 1);
+    expect(s.pending()).toMatchObject([
+      { replica: ended!.replica, failure: { exit: { signal: 'SIGKILL' } } },
+    ]);
+    expect(await s.stop({ ...booted!, reason: 'test' })).toMatchObject({ proof: 'rebooted' });
+    expect(await s.launch(orderFor(uniqueName(), { slots: [] }))).toMatchObject({ adopted: false });
+    s.close();
+  });
+
+  it('so that the files of an engine have no room: one clear error, and no half of a file', async ctx => {
+    const { workDir } = makeNode();
+    const small = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'none', workDir]);
+    ctx.skip(small.status !== 0, 'this machine lets nobody mount a file system');
+    mounted.push(workDir);
+    const file = (name: string, bytes: number) => [{ name, text: 'x'.repeat(bytes), mode: 0o700 }];
+    writeFiles(workDir, file('start.sh', 10), null);
+    expect(() => writeFiles(workDir, file('start.sh', 1e6), null)).toThrow(
+      expect.objectContaining({ code: 'NO_SPACE', message: expect.stringContaining('no space in work_dir') }),
+    );
+    expect(readdirSync(workDir)).toEqual([]);
+    for (const name of ['../start.sh', 'a/b', '..'])
+      expect(() => writeFiles(workDir, file(name, 1), null)).toThrow("must lie in the engine's folder");
   });
 
   /** To the last byte. */

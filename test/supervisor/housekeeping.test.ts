@@ -1,6 +1,9 @@
 // What a supervisor keeps and says over weeks: nothing that grows, no line for every look.
 import { afterEach, expect, it } from 'vitest';
-import type { Context } from '../../agent/supervisor/context.js';
+import { HandleStore } from '../../agent/state/handle.js';
+import { type Context, Runtimes } from '../../agent/supervisor/context.js';
+import { pruneRuns } from '../../agent/supervisor/retention.js';
+import { tombstone } from '../../agent/supervisor/tombstone.js';
 import { cleanUp, makeNode, never, orderFor, uniqueName, until } from './harness.js';
 
 afterEach(cleanUp);
@@ -38,4 +41,16 @@ it('forgets in memory what is proven stopped', async () => {
     await s.stop({ ...order, reason: 'test' });
     expect(runtimes.size).toBe(0);
   }
+});
+
+it('keeps the record of leaked GPUs however many generations come, and else the first three and the last five', () => {
+  const handles = new HandleStore(makeNode().workDir);
+  const replica = uniqueName();
+  const leak = [{ gpu: 'GPU-x', pids: [7], used_mib: 9_000 }];
+  for (let fence = 1; fence <= 12; fence++) {
+    const proof = { proof: 'strong' as const, at: '', leaked: fence === 5 ? leak : [] };
+    handles.save({ ...tombstone({ replica, fence, rank: 0 }, 'boot'), state: 'stopped', proof });
+  }
+  pruneRuns({ handles, runtimes: new Runtimes(handles) } as Context);
+  expect(handles.all().map(h => h.fence)).toEqual([1, 2, 3, 5, 8, 9, 10, 11, 12]);
 });

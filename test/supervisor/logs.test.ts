@@ -14,11 +14,12 @@ import { runInNewContext } from 'node:vm';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { renderer } from '../../agent/engines/index.js';
 import { pruneEvidence } from '../../agent/supervisor/failure.js';
+import { LogFollow } from '../../agent/supervisor/log-follow.js';
 import { LineSplitter } from '../../agent/supervisor/log-lines.js';
 import { headLines, LogFollower, tailLines } from '../../agent/supervisor/logs.js';
 import { Progress, templateOf } from '../../agent/supervisor/progress.js';
-import { printable, redact } from '../../agent/supervisor/redact.js';
-import { cutArgs, installShim } from '../../agent/supervisor/shim.js';
+import { printable, redact, shown, shownCommand } from '../../agent/supervisor/redact.js';
+import { cutArgs } from '../../agent/supervisor/shim.js';
 
 let dir: string;
 beforeEach(() => {
@@ -43,14 +44,40 @@ describe('lines of a log', () => {
       path.join(dir, 'logs/log'),
       Buffer.concat([Buffer.alloc(5 * 1_048_576, 'a'), Buffer.from('\nend\n')]),
     );
-    const [long, end] = tailLines(dir, 10);
+    const [long, end] = tailLines(dir, 10).map(line => shown(line, []));
     expect(long).toMatch(/^a{65536} \[truncated 5177344 bytes\]$/);
     expect(end).toBe('end');
   });
 
-  it('show a progress bar that redraws the same thing once, and its latest state', () => {
-    writeFileSync(path.join(dir, 'logs/log'), `${'Loading: 10%\r'.repeat(2_000)}Loading: 20%\r`);
-    expect(tailLines(dir, 10)).toEqual(['Loading: 10%', 'Loading: 20%']);
+  it('show a progress bar as one line, its latest state, and what is printed twice twice', () => {
+    writeFileSync(
+      path.join(dir, 'logs/log'),
+      `dos\r\nsame\nsame\n\rA 1%\rA 2%\nB 1%\rB 2%\r\n${'C 10%\r'.repeat(2_000)}C 20%\r`,
+    );
+    expect(tailLines(dir, 10)).toEqual(['dos', 'same', 'same', 'A 2%', 'B 2%', 'C 20%']);
+  });
+
+  it('lose no half of a secret at the cut of a line, at the edge of a file, or in a secret of several lines', () => {
+    const secret = 'correct-horse-battery-staple';
+    const long = `${'x'.repeat(65_530)}${secret}${'y'.repeat(50)}`;
+    expect(shown(long, [secret])).toBe(`${'x'.repeat(65_530)}[redac [truncated 54 bytes]`);
+    expect(redact('Body: QUJDREVGR0g=', ['-----BEGIN X-----\nQUJDREVGR0g=\n-----END X-----\n'])).toBe(
+      'Body: [redacted]',
+    );
+    // The window that a tail reads begins inside the secret.
+    const after = `\n${'z'.repeat(8 * 1_048_576 - 10)}`;
+    writeFileSync(path.join(dir, 'logs/log'), `${secret}${after}`);
+    expect(tailLines(dir, 10).map(line => line.slice(0, 20))).toEqual(['z'.repeat(20)]);
+    // A cut in the middle of it, of which the rest of the line is left out.
+    writeFileSync(path.join(dir, 'logs/log'), `${'b'.repeat(70_000)} ${secret}\nend\n`);
+    expect(spawnSync('/bin/sh', cutArgs(dir, 80)).status).toBe(0);
+    expect(tailLines(dir, 10)).toEqual([expect.stringMatching(/^\[llmgw: 70014 bytes /), 'end']);
+  });
+
+  it('name no secret of a process that others started', () => {
+    expect(shownCommand('python serve.py --api-key s3cr3t-value HF_TOKEN=abcdefgh --port 8000')).toBe(
+      'python serve.py --api-key [redacted] HF_TOKEN=[redacted] --port 8000',
+    );
   });
 
   it('leave the node without colours, control characters and secrets', () => {
@@ -63,8 +90,7 @@ describe('lines of a log', () => {
 });
 
 describe('a log that grows too large', () => {
-  const cut = (max: number) =>
-    spawnSync('/bin/sh', cutArgs(installShim(dir), dir, max), { encoding: 'utf8' });
+  const cut = (max: number) => spawnSync('/bin/sh', cutArgs(dir, max), { encoding: 'utf8' });
 
   it('keeps its head apart and its end in place, says how much it dropped, and goes on being appended to', () => {
     const lines = Array.from({ length: 40_000 }, (_, i) => `line ${i} ${'x'.repeat(60)}`);
@@ -103,6 +129,102 @@ describe('a log that grows too large', () => {
   });
 });
 
+describe('a log that is followed', () => {
+  const file = () => path.join(dir, 'logs/log');
+  const cut = (max: number) => spawnSync('/bin/sh', cutArgs(dir, max)).status;
+  /** Looks until there is no more, as text: notes with a star. */
+  const all = (follow: LogFollow): string[] => {
+    const out: string[] = [];
+    for (;;) {
+      const { pieces, more } = follow.look();
+      out.push(...pieces.map(p => (p.kind === 'note' ? `* ${p.text}` : p.text)));
+      if (!more) return out;
+    }
+  };
+  const numbered = (from: number, to: number) =>
+    Array.from({ length: to - from }, (_, i) => `line ${from + i} ${'x'.repeat(50)}`);
+  const text = (lines: string[]) => `${lines.join('\n')}\n`;
+
+  it('begins with its tail, holds back what is not ended, and goes on', () => {
+    writeFileSync(file(), 'one\ntwo\nthr');
+    const follow = new LogFollow(dir, 2);
+    expect(all(follow)).toEqual(['two']);
+    appendFileSync(file(), 'ee\nfour\nfi');
+    expect(all(follow)).toEqual(['three', 'four']);
+    expect(follow.last()).toBe('fi');
+  });
+
+  it('may not be there yet', () => {
+    const follow = new LogFollow(dir, 10);
+    expect(all(follow)).toEqual([]);
+    writeFileSync(file(), 'first\n');
+    expect(all(follow)).toEqual(['first']);
+  });
+
+  it('loses nothing over a cut that it kept up with, wherever it was', () => {
+    const lines = numbered(0, 3_000);
+    for (const readBefore of [0, 1_000, 2_900, 3_000]) {
+      rmSync(path.join(dir, 'logs'), { recursive: true });
+      mkdirSync(path.join(dir, 'logs'));
+      writeFileSync(file(), text(lines.slice(0, readBefore)));
+      const follow = new LogFollow(dir, 5_000);
+      const seen = all(follow);
+      appendFileSync(file(), text(lines.slice(readBefore)));
+      expect(cut(131_072)).toBe(0);
+      appendFileSync(file(), text(numbered(3_000, 3_010)));
+      seen.push(...all(follow));
+      const [notes, shownLines] = [seen.filter(l => l.startsWith('*')), seen.filter(l => !l.startsWith('*'))];
+      // 131,072 / 4 are kept: some 550 lines.
+      expect(notes).toEqual(
+        readBefore < 2_400 ? [expect.stringMatching(/^\* \d+ bytes were dropped here/)] : [],
+      );
+      expect(shownLines.slice(-500)).toEqual([...numbered(2_510, 3_000), ...numbered(3_000, 3_010)]);
+      if (readBefore >= 2_400) expect(shownLines).toEqual([...lines, ...numbered(3_000, 3_010)]);
+    }
+  });
+
+  it('says how much was dropped by cuts that it slept through, and what a flood left out', () => {
+    writeFileSync(file(), 'seen\n');
+    const follow = new LogFollow(dir, 10);
+    expect(all(follow)).toEqual(['seen']);
+    for (let i = 0; i < 3; i++) {
+      appendFileSync(file(), text(numbered(i * 3_000, i * 3_000 + 3_000)));
+      cut(131_072);
+    }
+    appendFileSync(file(), 'last\n');
+    const written = text(numbered(0, 9_000)).length;
+    const [note, ...rest] = all(follow);
+    expect(note).toBe(`* ${written - 32_768} bytes were dropped here to bound the log`);
+    expect(rest.slice(-2)).toEqual([numbered(8_999, 9_000)[0], 'last']);
+    appendFileSync(file(), text(numbered(0, 200_000)));
+    const flood = all(follow);
+    expect(flood[0]).toMatch(/^\* \d{7,8} bytes were left out here: they came faster than they were read$/);
+    expect(flood.at(-1)).toBe(numbered(199_999, 200_000)[0]);
+  });
+
+  it('is told when somebody else emptied it', () => {
+    writeFileSync(file(), 'one\n');
+    const follow = new LogFollow(dir, 10);
+    expect(all(follow)).toEqual(['one']);
+    writeFileSync(file(), '');
+    const looks = Array.from({ length: 6 }, () => all(follow)).flat();
+    expect(looks).toEqual([expect.stringContaining('emptied by somebody else')]);
+    appendFileSync(file(), 'rest\n'.padStart(5_000, '.'));
+    appendFileSync(file(), 'two\n');
+    expect(all(follow).at(-1)).toBe('two');
+  });
+
+  it('shows a progress bar by its state, which is no line until it is ended', () => {
+    writeFileSync(file(), 'a\n\rLoad 1%');
+    const follow = new LogFollow(dir, 10);
+    expect(follow.look()).toMatchObject({ pieces: [{ text: 'a' }], bar: 'Load 1%' });
+    appendFileSync(file(), '\rLoad 2%\rLoad 3%');
+    expect(follow.look()).toMatchObject({ pieces: [], bar: 'Load 3%' });
+    appendFileSync(file(), '\n');
+    expect(follow.look()).toMatchObject({ pieces: [{ text: 'Load 3%' }], bar: null });
+  });
+});
+
 describe('progress of a load', () => {
   const start = () => new Progress(renderer('vllm'), 0);
   const none = { io: 0, gpuMib: 0, cpu: 0 };
@@ -132,6 +254,24 @@ describe('progress of a load', () => {
     const p = start();
     p.line('No available shared memory broadcast block found in 60 seconds', 99);
     expect(p.stalled(100, 100)).toBe(100);
+  });
+
+  it('is no less of a stage when an engine goes through it again, for its draft model or its next graphs', () => {
+    const p = new Progress(renderer('sglang'), 0);
+    const reads = (line: string) => {
+      p.line(line, 0);
+      return p.stage;
+    };
+    const bar = (percent: number, left: string) =>
+      `Capturing batches (bs=8 avail_mem=1.00 GB): ${percent}%|#  | 1/4 [00:03<${left},  1.20it/s]`;
+    const first = reads(bar(75, '00:01'));
+    expect(first).toEqual({ stage: 'capturing CUDA graphs', percent: expect.any(Number), eta_ms: 1_000 });
+    expect(reads(bar(25, '00:09'))).toEqual({ ...first, eta_ms: 9_000 });
+    expect(reads('[2026-07-01 12:00:00 TP0] Load weight begin. avail mem=70 GB')?.percent).toBeLessThan(
+      first!.percent!,
+    );
+    expect(reads(bar(5, '00:15'))).toEqual({ ...first, eta_ms: 15_000 });
+    expect(reads(bar(100, '00:00'))!.percent).toBeGreaterThan(first!.percent!);
   });
 
   it('is 64 MiB of I/O or GPU memory', () => {

@@ -4,7 +4,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { PortLeases } from '../../agent/state/port-leases.js';
-import { isPortFree } from '../../agent/supervisor/prepare.js';
+import { freePorts } from '../../agent/supervisor/prepare.js';
 import { listenerAmong } from '../../agent/supervisor/proc.js';
 import { cleanUp, makeNode, never, orderFor, uniqueName, until } from './harness.js';
 
@@ -51,6 +51,45 @@ describe('port leases', () => {
     });
   });
 
+  it('of several in a row never lie over the end of the range', async () => {
+    const dir = tmp();
+    const leases = new PortLeases(dir, { from: 100, to: 119 });
+    await leases.take('a/1/0', [{ name: 'dist', count: 16 }], free);
+    leases.release('a/1/0');
+    // 116 to 119 are left at the end, 100 to 115 cool down.
+    await expect(leases.take('b/1/0', [{ name: 'dist', count: 5 }], free)).rejects.toMatchObject({
+      message: expect.stringContaining(
+        'no 5 ports (5 of them in a row) are free in supervisor.ports 100-119',
+      ),
+    });
+    const only = async (port: number) => port >= 117 || port <= 103;
+    const fresh = new PortLeases(tmp(), { from: 100, to: 119 });
+    await fresh.take('a/1/0', needs('http'), async port => port === 117);
+    expect(await fresh.take('b/1/0', [{ name: 'dist', count: 4 }], only)).toEqual({ dist: 100 });
+  });
+
+  it('of several in a row are found beside others of each length, as long as they fit at all', async () => {
+    const holes = async (port: number) => port !== 104 && port !== 113;
+    const leases = new PortLeases(tmp(), { from: 100, to: 119 });
+    const asked = [
+      { name: 'http', count: 1 },
+      { name: 'small', count: 4 },
+      { name: 'large', count: 8 },
+    ];
+    expect(await leases.take('a/1/0', asked, holes)).toEqual({ large: 105, small: 100, http: 114 });
+  });
+
+  it('in a range that is too small for one engine say that, and not that they are in use', async () => {
+    const leases = new PortLeases(tmp(), { from: 100, to: 119 });
+    await expect(leases.take('a/1/0', [{ name: 'workers', count: 64 }], free)).rejects.toMatchObject({
+      code: 'PORTS_EXHAUSTED',
+      message:
+        'supervisor.ports 100-119 is too small: it has 20 ports, and one engine needs 64 ports (64 of them in a row)',
+    });
+    expect(await leases.take('b/1/0', [], free)).toEqual({});
+    expect(await leases.take('c/1/0', needs('http'), free)).toEqual({ http: 100 });
+  });
+
   it('are the same for an engine every time, and survive a restart', async () => {
     const dir = tmp();
     const leases = new PortLeases(dir, { from: 100, to: 109 });
@@ -89,7 +128,7 @@ describe('port leases', () => {
 describe('a port', () => {
   it('is not free while something listens on it, and its listener is found among pids', async () => {
     const port = await listen(0);
-    expect(await isPortFree(port)).toBe(false);
+    expect(await freePorts()(port)).toBe(false);
     expect(listenerAmong(port, [1, process.pid])).toBe(process.pid);
     expect(listenerAmong(port, [1])).toBeNull();
   });
@@ -103,7 +142,7 @@ describe('a port', () => {
       client.resume();
     });
     await new Promise(resolve => servers.pop()!.close(resolve));
-    expect(await isPortFree(port)).toBe(false);
+    expect(await freePorts()(port)).toBe(false);
   });
 });
 
