@@ -66,6 +66,8 @@ export interface LoadProgress {
   /** E.g. `loading weights`; from the engine's log. */
   stage: string;
   percent: number | null;
+  /** What the stage has still to go, by the engine's own reckoning; absent: it doesn't say. */
+  eta_ms?: number;
   at: string;
 }
 
@@ -80,6 +82,8 @@ export interface StopOrder {
   rank: number;
   /** Why, for the log: cancel, apply, restart, failed, superseded. */
   reason: string;
+  /** Who says that its GPUs count as free although that can't be proven (proof `operator`); absent: nobody. */
+  by_word?: string;
 }
 
 export interface NodeActivities {

@@ -36,9 +36,12 @@ export const FailureDigest = z.object({
 });
 export type FailureDigest = z.infer<typeof FailureDigest>;
 
-/** INV-2. `weak`: neither memory figures nor process lists exist; the tree was gone for 10 s. */
+/**
+ * INV-2. `weak`: neither memory figures nor process lists exist; the tree was gone for 10 s. `operator`: it could not be
+ * had, and the operator's word stands for it (StopOrder.by_word).
+ */
 export const StopProof = z.object({
-  proof: z.enum(['strong', 'memory', 'processes', 'weak', 'rebooted', 'never_started']),
+  proof: z.enum(['strong', 'memory', 'processes', 'weak', 'rebooted', 'never_started', 'operator']),
   at: z.string(),
   leaked: z.array(
     z.object({ gpu: z.string(), pids: z.array(z.number().int()), used_mib: z.number().nullable() }),
@@ -73,6 +76,9 @@ export const EngineReport = z.object({
   stage: z.string().nullable(),
   /** null: an agent that doesn't tell, or an engine whose order it doesn't have. */
   serves: Serves.nullable().optional(),
+  /** Of a gang: how many members it has, and the fabric that it was granted on (INV-3). */
+  nodes: z.number().int().min(1).optional(),
+  fabric: z.string().nullable().optional(),
 });
 export type EngineReport = z.infer<typeof EngineReport>;
 

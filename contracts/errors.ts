@@ -55,6 +55,21 @@ export const ERRORS = {
     http: 409,
     hint: 'The granted GPU is no longer usable on the node; see `llmgw ctl node show`.',
   },
+  FABRIC_DOWN: {
+    retryable: false,
+    http: 409,
+    hint: 'Mend the InfiniBand ports that the sentence names, or correct `fabrics` in agent.yaml on the node.',
+  },
+  MGMT_ADDR_UNUSABLE: {
+    retryable: false,
+    http: 409,
+    hint: 'Correct mgmt_addr and mgmt_interface in agent.yaml on the node: the members of a multi-node replica meet there.',
+  },
+  MEMBERS_DIFFER: {
+    retryable: false,
+    http: 409,
+    hint: 'Give the engine the same version and launch_mode on all nodes that the replica may have.',
+  },
   GPU_LEAKED: {
     retryable: true,
     http: 409,
@@ -77,6 +92,11 @@ export const ERRORS = {
     http: 409,
     hint: 'The installed engine version does not know the flag; correct `args`.',
   },
+  ENGINE_UNFIT: {
+    retryable: false,
+    http: 409,
+    hint: 'Correct what the sentence names in the spec, or name an engine of another type.',
+  },
   PORTS_EXHAUSTED: { retryable: true, http: 409, hint: 'Widen supervisor.ports in agent.yaml.' },
   NO_SPACE: { retryable: true, http: 409, hint: 'Free space in supervisor.work_dir on the node.' },
   SPAWN_FAILED: {
@@ -88,6 +108,11 @@ export const ERRORS = {
     retryable: false,
     http: 409,
     hint: 'The sentence has the line of the engine log that explains it.',
+  },
+  NO_PROGRESS: {
+    retryable: true,
+    http: 409,
+    hint: 'Look at the last lines of its log; raise no_progress_timeout if it was loading all the same.',
   },
   ENGINE_HUNG: {
     retryable: true,

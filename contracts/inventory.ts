@@ -2,6 +2,22 @@
 // tell is null, never 0. Readers tolerate unknown fields (messages are additive only).
 import { z } from 'zod';
 
+export const GpuHealth = z.object({
+  ecc: z.boolean().nullable(),
+  /** Since the driver was loaded. */
+  ecc_uncorrected: z.number().nullable(),
+  remapped_rows: z
+    .object({ corrected: z.number(), uncorrected: z.number(), pending: z.boolean(), failure: z.boolean() })
+    .nullable(),
+  /** What the driver asks for: `none`, `reset`, `reboot`, `drain`, …. */
+  recovery_action: z.string().nullable(),
+  /** Of the NVLink fabric behind its switches; `clique`: GPUs of several hosts with the same one are linked. */
+  fabric: z.object({ state: z.string(), clique: z.string().nullable() }).nullable(),
+  /** Of its memory, where that is a NUMA node of the host. */
+  numa_node: z.number().nullable(),
+});
+export type GpuHealth = z.infer<typeof GpuHealth>;
+
 export const Gpu = z.object({
   index: z.number().int(),
   uuid: z.string(),
@@ -16,6 +32,21 @@ export const Gpu = z.object({
   usable: z.boolean(),
   /** Why it isn't usable; null when it is. */
   reason: z.string().nullable(),
+  /**
+   * No engine on it can go on (lost, fell off the bus, uncorrectable ECC, needs a reset, fabric error): what runs there is
+   * moved at once. Never for what may pass or is only suspected (a driver that doesn't answer, a look that failed).
+   */
+  fatal: z.boolean().optional(),
+  /** unified: it has no memory of its own, the figures are the host's. */
+  memory_kind: z.enum(['device', 'unified']).optional(),
+  /** A slice of a card, as a virtual machine sees it: its memory is the slice's. */
+  virtual: z.boolean().optional(),
+  /** What it is split into in MIG mode; for people, nothing is placed on them. */
+  mig_instances: z
+    .array(z.object({ uuid: z.string(), name: z.string(), memory_mib: z.number().nullable().optional() }))
+    .optional(),
+  /** What the driver keeps of its health; absent where the source has no such figures. */
+  health: GpuHealth.optional(),
 });
 export type Gpu = z.infer<typeof Gpu>;
 

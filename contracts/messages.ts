@@ -29,7 +29,10 @@ export interface Excluded {
 export interface GrantMember {
   node: string;
   rank: number;
-  /** Slots of the node's GPUs, ascending; numbered by the `node` workflow, append-only. */
+  /**
+   * Slots of the node's GPUs, numbered by the `node` workflow, append-only. In the order of the engine's local ranks: what
+   * belongs to one tensor-parallel group lies side by side (INV-4).
+   */
   slots: number[];
 }
 
@@ -45,6 +48,8 @@ export interface ReserveMsg {
   exclude: Excluded[];
   /** Placed there again if it still fits: its page cache holds the weights. */
   prefer: string | null;
+  /** Of a gang: the nodes of the generation before, in rank order; takes the place of `prefer`. */
+  prefer_nodes?: string[];
   /** A process that is adopted has these GPUs already: these or none. */
   adopt: { node: string; slots: number[] } | null;
 }
@@ -126,7 +131,15 @@ export type LedgerReply =
   /** `hopeless`: no node that isn't excluded could host it even if it were empty. */
   | { kind: 'waiting'; key: string; reason: string; hopeless: boolean }
   /** An engine of this replica that this run doesn't know of (of a run that was terminated or reset): claim it or stop it. */
-  | { kind: 'stale'; key: string; fence: number; members: GrantMember[]; fabric?: string | null }
+  | {
+      kind: 'stale';
+      key: string;
+      fence: number;
+      members: GrantMember[];
+      fabric?: string | null;
+      /** Members that its gang had; absent: as many as are named. More: some have ended, and it can only be stopped (INV-7). */
+      nodes?: number;
+    }
   /** The ledger has lost or doubts what this replica holds: say it (AssertMsg), and ask again for what is waited for. */
   | { kind: 'assert'; key: string }
   /** Of the node of a member of `fence`; see NodeNews. */
@@ -139,8 +152,9 @@ export type LedgerReply =
  * - back: it is heard again, or the brake holds: nothing is replaced
  * - forgotten: the operator's word is the proof of stop; the hold has ended
  * - missing: it is connected and has no such engine, and no end of it to tell
+ * - sick: a GPU of the grant can't carry an engine any more (Gpu.fatal)
  */
-export type NodeNews = 'lost' | 'back' | 'forgotten' | 'missing';
+export type NodeNews = 'lost' | 'back' | 'forgotten' | 'missing' | 'sick';
 
 /** An engine that lives on a node, as its last hello told. */
 export interface RunningEngine {
@@ -151,6 +165,10 @@ export interface RunningEngine {
   state: EngineReport['state'];
   pid: number | null;
   serves: Serves | null;
+  /** Members of its gang, itself included; absent: one. */
+  nodes?: number;
+  /** That the gang was granted on (INV-3). */
+  fabric?: string | null;
 }
 
 /** What placement knows of a node. Equal nodes share a profile by content. */
@@ -163,6 +181,8 @@ export interface NodeFacts {
   since: number;
   agent_version: string;
   labels: Record<string, string>;
+  /** `mgmt_addr` is set in its agent.yaml: members of a gang meet at it. Absent: not told, and taken for not set. */
+  mgmt_addr?: boolean;
   /** Names of the fabrics it is on, usable ones only (INV-3). */
   fabrics: string[];
   engines: {
@@ -176,6 +196,8 @@ export interface NodeFacts {
   /** Bitmasks over slots. */
   usable: number;
   foreign: number;
+  /** Slots whose GPU can't carry an engine any more (Gpu.fatal), with what is wrong; absent: none. */
+  fatal?: { slot: number; reason: string }[];
   unproven: boolean;
   conditions: { code: string; message: string }[];
   /** Workflow time of the last hello, ms; 0: none yet. A rebuilt ledger grants nothing on a node that said none since. */
@@ -252,12 +274,31 @@ export interface NodeHello {
   /** False: its protocol is older than what this control plane serves. Engines are kept, nothing new is placed. */
   compatible?: boolean;
   inventory: Inventory;
+  /** False: the mgmt_addr of the inventory is the address that this instance sees, agent.yaml has none. */
+  mgmt_addr_set?: boolean;
   engines: EngineReport[];
 }
 
 /** Control plane → node/<id>: the operator says that the machine is gone. */
 export interface NodeForget {
   by: string;
+}
+
+/** Control plane → node/<id>: what operators did about it, for its journal. */
+export interface NodeNote {
+  text: string;
+}
+
+/** Update `prove_left` of `fleet`: what is left on a node without proof is looked at again. */
+export interface ProveAgain {
+  node: string;
+  /** null: all that is left there. */
+  slots: number[] | null;
+  /** UUIDs of the same GPUs: a word for them is none for others. */
+  gpus: string[] | null;
+  by: string;
+  /** The operator says that they are free, whatever the node finds. */
+  word: boolean;
 }
 
 export interface NodeGone {
@@ -301,4 +342,5 @@ export interface ProgressMsg {
   fence: number;
   stage: string;
   percent: number | null;
+  eta_ms?: number;
 }

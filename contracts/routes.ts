@@ -7,7 +7,10 @@ export const Endpoint = z.object({
   aliases: z.array(z.string()).default([]),
   replica: z.string(),
   fence: z.number().int(),
+  /** Of the member that answers clients. */
   node: z.string(),
+  /** Of the other members of its gang, which serve through this endpoint only; absent: it has one member. */
+  nodes: z.array(z.string()).optional(),
   url: z.string(),
   /** Short public id of the master the key is derived from; null when the engine has no key. */
   key_id: z.string().nullable(),

@@ -16,6 +16,8 @@ const text = z.string().min(1);
 const MAX_NAME = 512;
 /** With what a workflow puts around it, no payload passes 64 KiB (INV-11). */
 const MAX_SPEC_BYTES = 32 * 1024;
+/** Each member's order names all the others, and the workflow's state has them all: no payload passes 64 KiB (INV-11). */
+const MAX_MEMBERS = 64;
 const count = z.number().int().min(1).max(1024);
 
 const Placement = z.strictObject({
@@ -156,23 +158,15 @@ function nameFaults(spec: ReplicaSpec, expectedName: string): Fault[] {
 function sizeFaults(spec: ReplicaSpec): Fault[] {
   const out: Fault[] = [];
   const world = spec.tensor_parallel * spec.pipeline_parallel;
-  if (spec.nodes > 1) {
-    out.push(
-      fault(
-        ['nodes'],
-        `is ${spec.nodes}: replicas over several nodes are not in this release, use nodes: 1 and tensor_parallel within one node`,
-      ),
-    );
+  if (spec.nodes > MAX_MEMBERS) {
+    out.push(fault(['nodes'], `is ${spec.nodes}, at most ${MAX_MEMBERS} members make one replica`));
   } else if (world % spec.nodes !== 0) {
     out.push(
       fault(
         ['nodes'],
-        `tensor_parallel × pipeline_parallel = ${world} does not divide by nodes = ${spec.nodes}`,
+        `tensor_parallel × pipeline_parallel = ${world} does not divide by nodes = ${spec.nodes}: each member has as many GPUs, whole ones`,
       ),
     );
-  }
-  if (/^sglang($|[-_.\d])/i.test(spec.engine)) {
-    out.push(fault(['engine'], 'SGLang is not in this release, use a vLLM engine of agent.yaml'));
   }
   if (spec.restart.backoff_max < spec.restart.backoff_base) {
     out.push(fault(['restart', 'backoff_max'], 'is shorter than restart.backoff_base'));

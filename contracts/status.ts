@@ -3,9 +3,9 @@ import type { EnginePorts } from './engine.js';
 
 /**
  * - pending: waiting for GPUs; deadline null unless placement.timeout
- * - placing: granted, the node prepares
- * - starting: the engine's process is being started
- * - loading: the process runs and is not serving yet; fails on no progress (INV-9)
+ * - placing: granted, the node prepares; of a gang: all nodes do
+ * - starting: the members of a gang are being started; one member goes from placing to loading
+ * - loading: the processes run and it is not serving yet; fails on no progress of all members (INV-9)
  * - ready: serving
  * - draining: takes no new request; what is in flight ends
  * - stopping: SIGTERM, SIGKILL, proof (INV-2)
@@ -44,6 +44,7 @@ export interface ReplicaStatus {
   generation: number;
   fence: number | null;
   spec_hash: string;
+  /** Of a gang: of the member that is the least far. eta_s: of the stage, by the engine's own reckoning. */
   progress: { stage: string; percent: number | null; eta_s: number | null; at: string } | null;
   members: MemberStatus[];
   endpoint: string | null;
@@ -86,6 +87,28 @@ export interface UnclaimedEngine {
   slots: number[];
   since: string;
   why: string;
+  /** Of the engine itself and where it serves, as its node says now; null: not known. */
+  pid?: number | null;
+  port?: number | null;
+}
+
+/** A hold on a node that stays because its end could not be proven (INV-2). */
+export interface LeftHold {
+  replica: string;
+  fence: number;
+  rank: number;
+  slots: number[];
+  /** null: nothing was found in use, or no stop order got there. */
+  since: string | null;
+  why: string;
+  /** What the last stop order found in use. */
+  gpus: { gpu: string; pids: number[]; used_mib: number | null }[];
+}
+
+/** What became of one when an operator asked: the node looked again. */
+export interface ProvenAgain extends LeftHold {
+  /** cleared: by the operator's word. left: `why` says what the node found. */
+  outcome: 'proven' | 'cleared' | 'left';
 }
 
 /** The brake: while it is on, no replica is replaced elsewhere. */
@@ -102,5 +125,6 @@ export interface FleetStatus {
   rebuilding: string | null;
   nodes: Record<NodeRow['state'], number>;
   unclaimed: UnclaimedEngine[];
-  alarms: { at: string; text: string }[];
+  /** `over`: what it was about is gone. */
+  alarms: { at: string; text: string; over?: boolean }[];
 }

@@ -19,6 +19,9 @@ export function factsOf(s: NodeState): NodeFacts {
   const at = (uuid: string): number => slotOf.get(uuid)!;
   // foreign: over 512 MiB used by others (INV-13).
   const foreign = gpus.filter(g => (g.foreign_mib ?? 0) > 512).map(g => at(g.uuid));
+  const fatal = gpus
+    .filter(g => g.fatal === true && !g.usable)
+    .map(g => ({ slot: at(g.uuid), reason: (g.reason ?? 'it is unusable').slice(0, 160) }));
   const memories = gpus.map(g => g.memory_total_mib).filter(m => m !== null);
   return {
     node_id: s.node_id,
@@ -28,6 +31,7 @@ export function factsOf(s: NodeState): NodeFacts {
     since: s.since,
     agent_version: inv?.agent_version ?? '',
     labels: inv?.labels ?? {},
+    mgmt_addr: s.mgmt_addr_set ?? (inv?.mgmt_addr ?? null) !== null,
     fabrics: (inv?.fabrics ?? []).filter(f => f.usable).map(f => f.name),
     engines: (inv?.engines ?? []).map(e => ({
       name: e.name,
@@ -44,6 +48,7 @@ export function factsOf(s: NodeState): NodeFacts {
     },
     usable: maskOf(gpus.filter(g => g.usable).map(g => at(g.uuid))),
     foreign: maskOf(foreign),
+    ...(fatal.length === 0 ? {} : { fatal }),
     unproven: !s.proven,
     conditions: inv?.conditions ?? [],
     hello_at: s.hello_at,
@@ -57,6 +62,7 @@ export function factsOf(s: NodeState): NodeFacts {
       state: told.state ?? 'loading',
       pid: told.pid ?? null,
       serves: told.serves ?? null,
+      ...((told.nodes ?? 1) === 1 ? {} : { nodes: told.nodes!, fabric: told.fabric ?? null }),
     })),
   };
 }

@@ -10,6 +10,7 @@ import type {
   NodeHello,
   NodeHolder,
   NodeInventory,
+  NodeNote,
 } from '../contracts/messages.js';
 import { TIMING } from '../contracts/timing.js';
 import { JOURNAL_LENGTH } from './ledger/state.js';
@@ -47,6 +48,10 @@ export interface NodeState {
   /** Whose word it was that the machine is gone; null: it counts. */
   forgotten: string | null;
   inventory: Inventory | null;
+  /** When that was told; absent: a state of before. */
+  inventory_at?: number;
+  /** `mgmt_addr` stands in its agent.yaml; absent: a state of before, or not told. */
+  mgmt_addr_set?: boolean;
   engines: EngineReport[];
   /** Slot → UUID. */
   slots: Record<string, string>;
@@ -64,6 +69,7 @@ export type NodeEvent =
   /** The ledger asks for the facts, although they haven't changed. */
   | { type: 'report' }
   | { type: 'forget'; forget: NodeForget }
+  | { type: 'note'; note: NodeNote }
   /** A signal that hasn't its shape. */
   | { type: 'ignored'; what: string; fault: string }
   | { type: 'look' };

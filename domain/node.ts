@@ -43,6 +43,9 @@ export function nodeStep(s: NodeState, ev: NodeEvent, now: number): boolean {
       return true;
     case 'forget':
       return forget(s, ev.forget, now);
+    case 'note':
+      log(s, now, ev.note.text);
+      return false;
     case 'ignored':
       log(s, now, `ignored a signal ${ev.what} that has not its shape (${ev.fault})`);
       return false;
@@ -73,6 +76,7 @@ function takeHello(s: NodeState, hello: NodeHello, now: number): boolean {
   s.heartbeat_interval_ms = hello.heartbeat_interval_ms;
   s.missed_heartbeats = hello.missed_heartbeats ?? TIMING.silentAfterIntervals;
   s.engines = hello.engines;
+  s.mgmt_addr_set = hello.mgmt_addr_set ?? hello.inventory.mgmt_addr !== null;
   s.hello_at = now;
   if (s.boot_id !== null && s.boot_id !== hello.boot_id) log(s, now, 'the host was rebooted');
   s.boot_id = hello.boot_id;
@@ -177,4 +181,5 @@ function takeInventory(s: NodeState, inv: Inventory, now: number): void {
     known.add(gpu.uuid);
   }
   s.inventory = inv;
+  s.inventory_at = now;
 }

@@ -11,6 +11,7 @@ import type {
   InstanceMsg,
   LedgerReply,
   NodeFacts,
+  ProveAgain,
   ReleaseMsg,
   RenewMsg,
   ReserveMsg,
@@ -18,8 +19,9 @@ import type {
   UnclaimedMsg,
 } from '../contracts/messages.js';
 import { SIGNALS, signalFault } from '../contracts/signals.js';
-import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
+import type { BrakeStatus, FleetStatus, LeftHold, NodeRow, ProvenAgain } from '../contracts/status.js';
 import { forgetUnderWay } from '../domain/ledger/holds.js';
+import { leftHolds } from '../domain/ledger/leaks.js';
 import {
   type PackedHolders,
   type PackedLedger,
@@ -39,9 +41,12 @@ import {
   nodeRows,
   routesOf,
 } from '../domain/ledger/view.js';
+import { whyNotCleared } from '../domain/ledger/words.js';
+import { MAX_SLOTS } from '../domain/slots.js';
 import { activityFault, failure } from './failures.js';
 import { continues, isFull } from './full.js';
 import { pushing, settling, surveying } from './profiles.js';
+import { proveAgain } from './prove-again.js';
 
 export const reserve = wf.defineSignal<[ReserveMsg]>('reserve');
 export const renew = wf.defineSignal<[RenewMsg]>('renew');
@@ -57,6 +62,8 @@ export const brake = wf.defineUpdate<BrakeStatus, [{ on: boolean; by: string }]>
 export const forget = wf.defineUpdate<{ result: 'accepted'; reason: string }, [{ node: string; by: string }]>(
   'forget',
 );
+export const proveLeft = wf.defineUpdate<{ holds: ProvenAgain[] }, [ProveAgain]>('prove_left');
+export const left = wf.defineQuery<LeftHold[], [string]>('left');
 export const routes = wf.defineQuery<PackedRoutes>('routes');
 export const nodes = wf.defineQuery<NodeRow[]>('nodes');
 export const ledger = wf.defineQuery<PackedLedger>('ledger');
@@ -271,6 +278,7 @@ class Fleet {
     wf.setHandler(holders, () => packHolders(holdersOf(this.state, run())));
     wf.setHandler(nodes, () => nodeRows(this.state));
     wf.setHandler(fleetStatus, () => fleetStatusOf(this.state));
+    wf.setHandler(left, node => leftHolds(this.state, node));
     wf.setHandler(ledger, () => packLedger(this.state));
   }
 
@@ -300,6 +308,39 @@ class Fleet {
       },
       { validator: given => this.refuseForget(given) },
     );
+    wf.setHandler(proveLeft, asked => this.proveLeft(asked), {
+      validator: given => this.refuseProve(given),
+    });
+  }
+
+  /** Bounded by the stop orders' own time. */
+  private async proveLeft(asked: ProveAgain): Promise<{ holds: ProvenAgain[] }> {
+    const tell = (input: LedgerInput) => this.queue.push(input);
+    const left = leftHolds(this.state, asked.node, asked.slots);
+    const holds = await Promise.all(left.map(hold => proveAgain(hold, asked, tell)));
+    await wf.condition(() => this.queue.length === 0);
+    return { holds };
+  }
+
+  private refuseProve(given: ProveAgain): void {
+    const slots = given?.slots;
+    const named = Array.isArray(slots) && slots.every(s => Number.isInteger(s) && s >= 0 && s < MAX_SLOTS);
+    const gpus =
+      given?.gpus === null || (Array.isArray(given?.gpus) && given.gpus.every(g => typeof g === 'string'));
+    const words =
+      [typeof given?.node, typeof given?.by, typeof given?.word].join() === 'string,string,boolean';
+    if (!words || !gpus || !(slots === null || named))
+      throw failure('BAD_REQUEST', 'prove_left takes {"node", "slots", "gpus", "by", "word": true|false}');
+    if (this.state.nodes[given.node] === undefined)
+      throw failure('NODE_NOT_FOUND', `there is no node ${given.node}`);
+    const refused = slots === null ? null : whyNotCleared(this.state, given.node, slots);
+    if (refused !== null) throw failure(refused.held ? 'GPU_HELD' : 'BAD_REQUEST', refused.reason);
+    const { state } = this.state.nodes[given.node]!.facts;
+    if (state !== 'connected')
+      throw failure(
+        'NODE_UNREACHABLE',
+        `${given.node} is ${state}: what it holds is proven when its agent is heard; if the machine is gone, forget it`,
+      );
   }
 
   /** What serves, or can be asked to stop, isn't forgotten: its engines would go on beside those that replace them. */

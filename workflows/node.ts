@@ -10,6 +10,7 @@ import type {
   NodeGone,
   NodeHello,
   NodeInventory,
+  NodeNote,
   WelcomeInfo,
 } from '../contracts/messages.js';
 import { SIGNALS, signalFault } from '../contracts/signals.js';
@@ -27,6 +28,7 @@ export const digest = wf.defineSignal<[NodeDigest]>('digest');
 export const inventory = wf.defineSignal<[NodeInventory]>('inventory');
 export const report = wf.defineSignal<[object]>('report');
 export const forget = wf.defineSignal<[NodeForget]>('forget');
+export const note = wf.defineSignal<[NodeNote]>('note');
 export const welcome = wf.defineQuery<WelcomeInfo>('welcome');
 export const nodeView = wf.defineQuery<NodeState>('status');
 
@@ -83,6 +85,10 @@ class Node {
     wf.setHandler(
       forget,
       take('forget', msg => ({ type: 'forget', forget: msg })),
+    );
+    wf.setHandler(
+      note,
+      take('note', msg => ({ type: 'note', note: msg })),
     );
     // The queue is looked at first: the asker signalled before it asked, and wants the answer to that.
     wf.setHandler(welcome, () => welcomeOf(this.state));

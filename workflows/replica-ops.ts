@@ -2,13 +2,15 @@
 // after its operation was aborted is dropped by its fence in the domain.
 import { CancellationScope, sleep } from '@temporalio/workflow';
 import type { AdoptOrder, MemberOrder } from '../contracts/activities.js';
-import type { StopProof } from '../contracts/engine.js';
 import { TIMING } from '../contracts/timing.js';
 import type { Op, ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from '../domain/replica/state.js';
 import { type ActivityFault, activityFault } from './failures.js';
 import { adopting, draining, launching, stopping, watching } from './profiles.js';
 
-type Running = Op | 'look' | 'stop' | TimerId;
+/** Of a member: with its rank behind a slash. */
+type Running = Op | `${Op}/${number}` | 'look' | 'stop' | TimerId;
+/** The orders whose attempts are repeated here. */
+type Begin = 'launch' | 'prepare' | 'spawn';
 
 const TIMERS: Record<TimerId, string> = {
   back_off: 'back-off before the next try',
@@ -19,7 +21,7 @@ const TIMERS: Record<TimerId, string> = {
 };
 
 export class ReplicaOps {
-  private readonly scopes: Partial<Record<Running, CancellationScope>> = {};
+  private readonly scopes = new Map<Running, CancellationScope>();
   private count = 0;
 
   constructor(private readonly emit: (ev: ReplicaEvent) => void) {}
@@ -33,16 +35,18 @@ export class ReplicaOps {
     const what = `generation ${state.generation}`;
     switch (effect.do) {
       case 'launch':
-        this.run('launch', () => this.launch(effect.node, effect.order, what));
+      case 'prepare':
+      case 'spawn':
+        this.run(`${effect.do}/${effect.order.rank}`, () => this.begin(effect, what));
         break;
       case 'adopt':
-        this.run('adopt', () => this.adopt(effect.node, effect.order, what));
+        this.run(`adopt/${effect.order.rank}`, () => this.adopt(effect.node, effect.order, what));
         break;
       case 'look':
         this.run('look', () => this.look(effect.node, effect.process));
         break;
       case 'await_ready':
-        this.run('await_ready', () => this.awaitReady(effect.node, effect.order, what));
+        this.run(`await_ready/${effect.order.rank}`, () => this.awaitReady(effect.node, effect.order, what));
         break;
       case 'drain':
         this.run('drain', () => this.drain(effect, state.name));
@@ -57,18 +61,18 @@ export class ReplicaOps {
         });
         break;
       case 'abort':
-        this.scopes[effect.op]?.cancel();
+        for (const [op, scope] of this.scopes) if (op.split('/')[0] === effect.op) scope.cancel();
         break;
       case 'clear_timer':
-        this.scopes[effect.id]?.cancel();
+        this.scopes.get(effect.id)?.cancel();
         break;
     }
   }
 
   private run(op: Running, body: () => Promise<void>): void {
-    this.scopes[op]?.cancel();
+    this.scopes.get(op)?.cancel();
     const scope = new CancellationScope({ cancellable: true });
-    this.scopes[op] = scope;
+    this.scopes.set(op, scope);
     const counts = !(op in TIMERS);
     if (counts) this.count++;
     void scope
@@ -77,43 +81,30 @@ export class ReplicaOps {
       .catch(() => undefined)
       .finally(() => {
         if (counts) this.count--;
-        if (this.scopes[op] === scope) delete this.scopes[op];
+        if (this.scopes.get(op) === scope) this.scopes.delete(op);
       });
   }
 
   /** Repeated while attempts are lost; `begun` tells whether any attempt ever reached the node. */
-  private async launch(node: string, order: MemberOrder, what: string): Promise<void> {
-    const { fence } = order;
+  private async begin(effect: Extract<ReplicaEffect, { do: Begin }>, what: string): Promise<void> {
+    const { node, order } = effect;
+    const { fence, rank } = order;
+    const failed = (code: string, sentence: string, delivered: boolean): void =>
+      this.emit({ type: `${effect.do}_failed`, fence, rank, code, sentence, delivered });
     let begun = false;
     for (let attempt = 1; ; attempt++) {
+      const verb = effect.do === 'prepare' ? 'prepare' : 'start';
       const again = attempt === 1 ? '' : `, attempt ${attempt}`;
+      const summary = `${verb} ${what}${memberOf(order)} on ${node}, slots ${order.slots.join(',')}${again}`;
       try {
-        const result = await launching(
-          node,
-          `start ${what} on ${node}, slots ${order.slots.join(',')}${again}`,
-        ).launch(order);
-        return this.emit({ type: 'launched', fence, result });
+        return this.emit(await begunBy(effect, launching(node, summary)));
       } catch (err) {
         const fault = activityFault(err);
         if (fault.kind === 'cancelled') throw err;
-        if (fault.kind === 'refused') {
-          return this.emit({
-            type: 'launch_failed',
-            fence,
-            code: fault.code,
-            sentence: fault.sentence,
-            delivered: true,
-          });
-        }
+        if (fault.kind === 'refused') return failed(fault.code, fault.sentence, true);
         if (fault.kind === 'not_taken') {
-          const sentence = `${node} did not take the order within ${TIMING.launchScheduleToStart / 1000} s`;
-          return this.emit({
-            type: 'launch_failed',
-            fence,
-            code: 'NODE_UNREACHABLE',
-            sentence,
-            delivered: begun,
-          });
+          const within = TIMING.launchScheduleToStart / 1000;
+          return failed('NODE_UNREACHABLE', `${node} did not take the order within ${within} s`, begun);
         }
         begun = true;
         await sleep('200ms');
@@ -121,15 +112,14 @@ export class ReplicaOps {
     }
   }
 
-  /** Tried for long enough that an agent which restarts in between still takes it. */
   private async adopt(node: string, order: AdoptOrder, what: string): Promise<void> {
-    const { fence } = order;
+    const { fence, rank } = order;
     try {
-      const result = await adopting(node, `take over ${what} on ${node}`).adopt(order);
-      this.emit({ type: 'launched', fence, result });
+      const result = await adopting(node, `take over ${what}${memberOf(order)} on ${node}`).adopt(order);
+      this.emit({ type: 'launched', fence, rank, result });
     } catch (err) {
       const [code, sentence] = refusalOf(activityFault(err), node, err);
-      this.emit({ type: 'adopt_failed', fence, code, sentence });
+      this.emit({ type: 'adopt_failed', fence, rank, code, sentence });
     }
   }
 
@@ -144,14 +134,17 @@ export class ReplicaOps {
   }
 
   private async awaitReady(node: string, order: MemberOrder, what: string): Promise<void> {
-    const { fence } = order;
+    const { fence, rank } = order;
+    const generation = `${what}${memberOf(order)} on ${node}`;
+    // Only the first member of a gang serves.
+    const summary = rank === 0 ? `wait until ${generation} serves` : `watch ${generation} load`;
     try {
-      const result = await watching(node, `wait until ${what} on ${node} serves`).await_ready(order);
-      this.emit({ type: 'ready_result', fence, result });
+      const result = await watching(node, summary).await_ready(order);
+      this.emit({ type: 'ready_result', fence, rank, result });
     } catch (err) {
       const [code, sentence] = refusalOf(activityFault(err), node, err);
       const failure = { code, class: 'retry' as const, sentence, exit: null, tail: [], evidence: null };
-      this.emit({ type: 'ready_result', fence, result: { ready: false, failure } });
+      this.emit({ type: 'ready_result', fence, rank, result: { ready: false, failure } });
     }
   }
 
@@ -189,29 +182,41 @@ export class ReplicaOps {
     bound: number,
     fence: number,
   ): Promise<void> {
-    const results = await Promise.all(
+    await Promise.all(
       orders.map(async ({ node, order }) => {
+        const summary = `stop${memberOf({ rank: order.rank, nodes: orders.length })} on ${node}: ${order.reason}`;
         try {
-          return {
-            node,
-            proof: await stopping(node, bound, `stop on ${node}: ${order.reason}`.slice(0, 180)).stop(order),
-          };
+          const proof = await stopping(node, bound, summary.slice(0, 180)).stop(order);
+          // As they come: a member that answers late keeps no other's proof.
+          this.emit({ type: 'stopped', fence, proofs: [{ node, proof }] });
         } catch (err) {
           const fault = activityFault(err);
           if (fault.kind === 'cancelled') throw err;
           const leaked = fault.kind === 'refused' && fault.code === 'STOP_INCOMPLETE';
-          return {
-            node,
-            leaked,
-            sentence: fault.kind === 'not_taken' ? `${node} does not answer` : fault.sentence,
-          };
+          const sentence = fault.kind === 'not_taken' ? `${node} does not answer` : fault.sentence;
+          this.emit({ type: 'stop_failed', fence, node, sentence, leaked });
         }
       }),
     );
-    const failed = results.find((r): r is Extract<typeof r, { sentence: string }> => 'sentence' in r);
-    if (failed !== undefined)
-      this.emit({ type: 'stop_failed', fence, sentence: failed.sentence, leaked: failed.leaked });
-    else this.emit({ type: 'stopped', fence, proofs: results as { node: string; proof: StopProof }[] });
+  }
+}
+
+/** Nothing where there is one member. */
+const memberOf = ({ rank, nodes }: { rank: number; nodes: number }): string =>
+  nodes > 1 ? `, rank ${rank},` : '';
+
+async function begunBy(
+  effect: Extract<ReplicaEffect, { do: Begin }>,
+  on: ReturnType<typeof launching>,
+): Promise<ReplicaEvent> {
+  const { fence, rank } = effect.order;
+  switch (effect.do) {
+    case 'launch':
+      return { type: 'launched', fence, rank, result: await on.launch(effect.order) };
+    case 'prepare':
+      return { type: 'prepared', fence, rank, result: await on.prepare(effect.order) };
+    case 'spawn':
+      return { type: 'spawned', fence, rank, result: await on.spawn(effect.order) };
   }
 }
 

@@ -1,10 +1,11 @@
 // `replica`: a saga in a loop. Steps and their undo:
 //   reserve GPUs        ← release (with proof), or the hold is left to fleet and node
-//   launch on the node  ← stop (with proof)
+//   launch on the node, or of a gang: prepare on all nodes, spawn on all ← stop (with proof), all members
 //   await ready         ← stop watching
 //   publish endpoint    ← take it out of the table, drain
 // Every decision is domain/replica; this file runs its effects and brings their results back as events.
 import * as wf from '@temporalio/workflow';
+import type { MemberOrder } from '../contracts/activities.js';
 import type { EngineEvent } from '../contracts/engine.js';
 import { replicaNameOf } from '../contracts/ids.js';
 import { AdoptRequest, type LedgerMsg, type LedgerReply, type ProgressMsg } from '../contracts/messages.js';
@@ -12,7 +13,7 @@ import { SIGNALS, signalFault } from '../contracts/signals.js';
 import { canonicalJson, parseReplicaSpec, type ReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
 import { TIMING } from '../contracts/timing.js';
-import { order, shapeOf } from '../domain/replica/make.js';
+import { checkOrder, shapeOf } from '../domain/replica/make.js';
 import {
   initialReplica,
   type ReplicaEffect,
@@ -207,7 +208,7 @@ class Driver {
     wf.setHandler(
       restart,
       async () => {
-        await this.askNode(this.state.spec);
+        await this.askNodes(this.state.spec);
         this.refuseEnding();
         this.queue.push({ type: 'restart', by: '' });
         return { result: 'accepted' as const, reason: `generation ${this.state.generation + 1} follows` };
@@ -229,16 +230,20 @@ class Driver {
   }
 
   /**
-   * What serves is not drained for a generation that its node would refuse, or can't be asked about. A replica that has
-   * nothing to lose is not held up.
+   * What serves is not drained for a generation that its nodes would refuse, or can't be asked about. A replica that has
+   * nothing to lose is not held up. Nodes that a larger gang would have besides are the next placement's.
    */
-  private async askNode(spec: ReplicaSpec): Promise<void> {
+  private async askNodes(spec: ReplicaSpec): Promise<void> {
     const { state } = this;
-    const node = state.grant?.members[0]?.node;
-    if (state.phase !== 'ready' || node === undefined) return;
+    if (state.phase !== 'ready') return;
+    const asked = state.members.filter(m => m.rank < spec.nodes);
+    await Promise.all(asked.map(({ node, rank }) => this.askNode(node, checkOrder(state, rank, spec))));
+  }
+
+  private async askNode(node: string, order: MemberOrder): Promise<void> {
     try {
       await wf.CancellationScope.nonCancellable(() =>
-        asking(node, `would ${node} start the next generation?`).check({ ...order(state), spec }),
+        asking(node, `would ${node} start the next generation?`).check(order),
       );
     } catch (err) {
       const fault = activityFault(err);
@@ -260,7 +265,7 @@ class Driver {
       );
       if (!plan.fits)
         throw failure('DOES_NOT_FIT', `the changed spec does not fit, the old one serves on: ${plan.reason}`);
-      await this.askNode(spec);
+      await this.askNodes(spec);
       this.refuseEnding();
     }
     this.queue.push({ type: 'apply', spec, given: { ...(given as object) } });

@@ -26,6 +26,7 @@ export function judgeBrake(state: LedgerState, now: number): void {
       state,
       now,
       `brake: ${reason}; no replica is replaced until they are back, or \`llmgw ctl fleet release-brake\``,
+      'brake',
     );
   } else if (!over && brake.on && brake.by === 'fleet') {
     off(state);

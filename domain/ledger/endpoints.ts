@@ -40,14 +40,27 @@ export function dropEndpoint(state: LedgerState, replica: string, fence: number,
   newVersion(state, now);
 }
 
-export function setEndpoint(state: LedgerState, grant: Grant, endpoint: Endpoint, now: number): void {
+export function setEndpoint(state: LedgerState, grant: Grant, told: Endpoint, now: number): void {
   const { replica } = grant;
+  const endpoint = withNodes(told, grant);
   const known = state.endpoints[replica];
   if (known !== undefined && known.fence > endpoint.fence) return;
   if (endpoint.state === 'ready') grant.ready_at ??= now;
   if (known !== undefined && canonicalJson(known) === canonicalJson(endpoint)) return;
   state.endpoints[replica] = endpoint;
   newVersion(state, now);
+}
+
+/** By the grant and no other word. Without these, a gang's followers would look as if nothing of them served (INV-5). */
+function withNodes({ nodes: _, ...endpoint }: Endpoint, { members }: Grant): Endpoint {
+  const nodes = members.map(m => m.node).filter(node => node !== endpoint.node);
+  return nodes.length === 0 ? endpoint : { ...endpoint, nodes };
+}
+
+/** Of a gang that nobody speaks for members come and end one by one, while it is routed. */
+export function membersChanged(state: LedgerState, grant: Grant, now: number): void {
+  const shown = state.endpoints[grant.replica];
+  if (shown?.fence === grant.fence) setEndpoint(state, grant, shown, now);
 }
 
 /**

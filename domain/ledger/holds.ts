@@ -1,25 +1,22 @@
 // How a hold ends: with its replica's proof, or by the ledger's own stop order for what its replica gave up (INV-1,
-// INV-2, INV-5: only on positive knowledge, and never a sweep of many at once).
+// INV-2, INV-5: only on positive knowledge). A gang's members end one by one, each with a proof of its own.
 import type { StopProof } from '../../contracts/engine.js';
-import type { ClosedMsg } from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
 import type { LedgerEffect } from './effects.js';
-import { dropEndpoint } from './endpoints.js';
+import { dropEndpoint, membersChanged } from './endpoints.js';
 import {
   AT_HELLO,
-  alarm,
-  endHold,
   type Grant,
   isOf,
   type LedgerState,
   note,
   type RunIds,
+  stopReason,
   UNDER_WAY,
 } from './state.js';
 
-/** INV-5: a sweep that would stop more than this share, and more than so many, stops none. */
-const SWEEP_SHARE = 0.1;
-const SWEEP_MIN = 3;
+/** Of one GPU: enough to say who holds it. */
+const LEAK_PIDS = 16;
 
 /**
  * `never_started` is a run's word on its own orders. Of what was routed, or granted to a run that it was reset from (whose
@@ -28,6 +25,35 @@ const SWEEP_MIN = 3;
 export function canEnd(grant: Grant, proof: StopProof | null, by: RunIds | null): boolean {
   if (proof?.proof !== 'never_started') return true;
   return grant.ready_at === undefined && (by === null || isOf(grant, by));
+}
+
+/** What the ledger may stop from here on, all of it: what is known of it is about all its members. */
+export function giveUp(state: LedgerState, g: Grant, why: string, now: number): void {
+  if (g.gave_up !== undefined) return;
+  g.gave_up = why;
+  dropEndpoint(state, g.replica, g.fence, now);
+  note(state, now, `${g.replica} (fence ${g.fence}): ${why}`);
+}
+
+/** A node's word of its own member ends nothing that runs on another one (INV-8). */
+export function giveUpOn(state: LedgerState, g: Grant, node: string, why: string, now: number): void {
+  if (g.members.every(m => m.node === node)) {
+    giveUp(state, g, why, now);
+    return;
+  }
+  if (stopReason(g, node) !== undefined) return;
+  g.ended = { ...g.ended, [node]: why };
+  if (state.endpoints[g.replica]?.node === node) dropEndpoint(state, g.replica, g.fence, now);
+  note(state, now, `${g.replica} (fence ${g.fence}) on ${node}: ${why}`);
+}
+
+/** What a workflow holds for a replica serves: what it held before is given up where its nodes are there (INV-5). */
+export function supersede(state: LedgerState, { replica, fence }: Grant, now: number): void {
+  for (const g of Object.values(state.grants)) {
+    if (g.replica !== replica || g.fence >= fence) continue;
+    if (!g.members.some(m => state.nodes[m.node]?.facts.state === 'connected')) continue;
+    giveUp(state, g, `its replica has a newer engine (fence ${fence})`, now);
+  }
 }
 
 /** `proof` null: its replica gives it up as it is, and the ledger stops it when the node is there. */
@@ -39,8 +65,10 @@ export function endMember(
   now: number,
 ): void {
   const grant = state.grants[fence];
-  if (grant === undefined) return;
-  dropEndpoint(state, grant.replica, fence, now);
+  // Told again, or of a member that another word has ended: nothing is held there any more.
+  if (!grant?.members.some(m => m.node === node)) return;
+  const alone = grant.gave_up === undefined && grant.ended?.[node] !== undefined;
+  if (!alone) dropEndpoint(state, grant.replica, fence, now);
   const next = endHold(grant, node, proof);
   if (next === null) {
     delete state.grants[fence];
@@ -48,8 +76,9 @@ export function endMember(
   }
   const left = next.left[node];
   state.grants[fence] = next;
+  membersChanged(state, next, now);
   if (left === undefined) return;
-  next.gave_up ??= 'its replica could not prove the stop';
+  if (!alone) next.gave_up ??= 'its replica could not prove the stop';
   // What is leaked will be so for the next order too, until something on the node has changed.
   if (proof !== null) next.settling = { ...next.settling, [node]: AT_HELLO };
   note(state, now, `hold of ${grant.replica} left on ${node}: ${left} (fence ${fence})`);
@@ -59,11 +88,11 @@ export function endMember(
 export function settle(state: LedgerState, now: number, effects: LedgerEffect[]): void {
   if (state.rebuilding !== null) return;
   for (const g of Object.values(state.grants)) {
-    if (g.gave_up === undefined) continue;
     for (const m of g.members) {
-      if (!dueAt(state, g, m.node, now)) continue;
+      const why = stopReason(g, m.node);
+      if (why === undefined || !dueAt(state, g, m.node, now)) continue;
       g.settling = { ...g.settling, [m.node]: UNDER_WAY };
-      const reason = `by the ledger: ${g.gave_up}`.slice(0, 300);
+      const reason = `by the ledger: ${why}`.slice(0, 300);
       effects.push({
         do: 'stop',
         node: m.node,
@@ -82,12 +111,13 @@ function dueAt(state: LedgerState, g: Grant, node: string, now: number): boolean
 export function nextSettle(state: LedgerState): number | null {
   if (state.rebuilding !== null) return null;
   const times = Object.values(state.grants)
-    .filter(g => g.gave_up !== undefined)
-    .flatMap(g => g.members.map(m => ({ node: m.node, at: g.settling?.[m.node] ?? 0 })))
+    .flatMap(g => g.members.filter(m => stopReason(g, m.node) !== undefined).map(m => settlingOf(g, m.node)))
     .filter(t => t.at > 0 && t.at !== AT_HELLO && state.nodes[t.node]?.facts.state === 'connected')
     .map(t => t.at);
   return times.length === 0 ? null : Math.min(...times);
 }
+
+const settlingOf = (g: Grant, node: string) => ({ node, at: g.settling?.[node] ?? 0 });
 
 export function settled(
   state: LedgerState,
@@ -97,8 +127,8 @@ export function settled(
   now: number,
 ): void {
   const grant = state.grants[fence];
-  if (grant === undefined) return;
-  const why = grant.gave_up ?? 'its replica let it go';
+  if (!grant?.members.some(m => m.node === node)) return;
+  const why = stopReason(grant, node) ?? 'its replica let it go';
   endMember(state, fence, node, proof, now);
   if (proof.leaked.length === 0)
     note(state, now, `stopped ${grant.replica} on ${node} (fence ${fence}, proof ${proof.proof}): ${why}`);
@@ -112,7 +142,7 @@ export function settleFailed(
   now: number,
 ): void {
   const grant = state.grants[fence];
-  if (grant === undefined) return;
+  if (!grant?.members.some(m => m.node === node)) return;
   grant.settling = { ...grant.settling, [node]: now + TIMING.settleAgain };
   if (grant.left[node] === sentence) return;
   grant.left = { ...grant.left, [node]: sentence };
@@ -127,48 +157,35 @@ export function forgetUnderWay(state: LedgerState): void {
   }
 }
 
-/** The janitor's sweep. A replica that a live run asks for is that run's to claim. */
-export function closed(state: LedgerState, msg: ClosedMsg, now: number): void {
-  if (state.rebuilding !== null) return;
-  for (const c of msg.closed) delete state.silent[c.replica];
-  const victims = msg.closed.flatMap(c =>
-    Object.values(state.grants)
-      .filter(g => g.replica === c.replica && g.gave_up === undefined)
-      // A word that was on its way while a later run came: what that one was offered is its own to claim. Not when it is
-      // that run which has ended: what it claimed was only heard later.
-      .filter(
-        g =>
-          g.claimed_at === undefined ||
-          g.claimed_at <= c.closed_at ||
-          (c.run_id !== undefined && g.claimed_by === c.run_id),
-      )
-      // A start or an adoption that was refused is no word about the engine of a workflow that Temporal has lost.
-      .filter(g => g.unclaimed === undefined || c.status !== 'FAILED')
-      // Started before that run: it is no engine of its, and nothing is known of the one that started it.
-      .filter(g => g.unclaimed === undefined || g.fence >= (c.started_at ?? 0))
-      // The latest run of the id is closed, so all earlier ones are: what was granted before is theirs.
-      .filter(g => g.first_run_id === c.first_run_id || g.fence <= c.closed_at)
-      .filter(g => !state.waiting.some(w => w.replica === g.replica && w.first_run_id !== g.first_run_id))
-      .map(grant => ({ grant, status: c.status })),
-  );
-  const limit = Math.max(SWEEP_MIN, Math.floor(Object.keys(state.grants).length * SWEEP_SHARE));
-  if (victims.length > limit) {
-    // The rest of a refused sweep must not pass as a small one, when some are claimed or the word is said again.
-    for (const { grant } of victims) grant.spared = true;
-    const names = victims.map(v => v.grant.replica).sort();
-    const shown =
-      names.length > 5 ? `${names.slice(0, 5).join(', ')} and ${names.length - 5} more` : names.join(', ');
-    alarm(
-      state,
-      now,
-      `${victims.length} replicas that hold GPUs were closed at once (${shown}): more than ${limit}, so none is stopped. Their engines serve on; stop each by starting and cancelling it, or terminate fewer at a time`,
-    );
-    return;
+/** A member's hold ends only with proof (INV-2); without it the hold is kept and says why. */
+function endHold(grant: Grant, nodeId: string, proof: StopProof | null): Grant | null {
+  if (proof === null) return { ...grant, left: { ...grant.left, [nodeId]: 'the stop is not proven' } };
+  // The tree is gone and GPUs are not: leaked, visible with the pid, not offered.
+  if (proof.leaked.length > 0) {
+    // A process more or less is no other leak; the list is bounded as the state is (INV-11).
+    const gpus = proof.leaked.map(l => ({ ...l, pids: l.pids.slice(0, LEAK_PIDS) }));
+    const leak = { since: grant.leaks?.[nodeId]?.since ?? proof.at, gpus };
+    const left = { ...grant.left, [nodeId]: leakText(proof) };
+    return { ...grant, left, leaks: { ...grant.leaks, [nodeId]: leak } };
   }
-  for (const { grant, status } of victims) {
-    if (grant.spared) continue;
-    grant.gave_up = `the workflow of replica/${grant.replica} is ${status.toLowerCase()}`;
-    dropEndpoint(state, grant.replica, grant.fence, now);
-    note(state, now, `${grant.gave_up}: its engine is stopped (fence ${grant.fence})`);
-  }
+  return withoutMember(grant, nodeId);
 }
+
+/** The grant without its member there; null: it was the last one. */
+export function withoutMember(grant: Grant, nodeId: string): Grant | null {
+  const members = grant.members.filter(m => m.node !== nodeId);
+  if (members.length === 0) return null;
+  const next: Grant = { ...grant, members, left: dropped(grant.left, nodeId) };
+  // Should its node come back with it after all, it is another order that stops it.
+  if (next.settling !== undefined) next.settling = dropped(next.settling, nodeId);
+  if (next.leaks !== undefined) next.leaks = dropped(next.leaks, nodeId);
+  return next;
+}
+
+function dropped<T>(record: Record<string, T>, key: string): Record<string, T> {
+  const { [key]: _, ...rest } = record;
+  return rest;
+}
+
+const leakText = (proof: StopProof): string =>
+  `leaked: ${proof.leaked.map(l => `${l.gpu}${l.pids.length === 0 ? '' : ` by pid ${l.pids.join(', ')}`}`).join('; ')}`;

@@ -1,14 +1,22 @@
 // A ledger that began anew, or was reset, knows less than the fleet: it asks everybody what they hold and grants nothing
 // meanwhile (INV-1). Engines that no replica speaks for are unclaimed: kept, routed, never stopped for that (INV-5).
+import type { StopProof } from '../../contracts/engine.js';
 import type { AssertMsg, Survey } from '../../contracts/messages.js';
 import type { Endpoint } from '../../contracts/routes.js';
 import { TIMING } from '../../contracts/timing.js';
 import { common, maskOf } from '../slots.js';
 import { ackReply, type LedgerEffect } from './effects.js';
-import { dropEndpoint, holdTable, isLatestEndpoint, newVersion, setEndpoint } from './endpoints.js';
-import { giveUp } from './nodes.js';
-import { isOvertaken } from './reserve.js';
-import { alarm, type Grant, heldOn, isBeingStopped, isOf, type LedgerState, note } from './state.js';
+import {
+  dropEndpoint,
+  holdTable,
+  isLatestEndpoint,
+  membersChanged,
+  newVersion,
+  setEndpoint,
+} from './endpoints.js';
+import { giveUp } from './holds.js';
+import { isOvertaken, offerOf } from './reserve.js';
+import { alarm, type Grant, heldOn, isBeingStopped, isOf, type LedgerState, nodesOf, note } from './state.js';
 
 /** Signals that wait for their delivery at a time: one workflow may have 2,000. */
 const ASK_AT_ONCE = 200;
@@ -52,7 +60,10 @@ function askMore(state: LedgerState, effects: LedgerEffect[]): void {
     effects.push({ do: 'reply', replica, reply: { kind: 'assert', key: '' } });
 }
 
-/** A replica has spoken, or turned out to be closed. */
+/**
+ * A replica has said what it holds, or turned out to be closed. That it asks for GPUs is no such word: it may have asked the
+ * ledger before this one, been granted them, and the message come once more (INV-1).
+ */
 export function heardOf(state: LedgerState, replica: string, now: number, effects: LedgerEffect[]): void {
   delete state.silent[replica];
   const { rebuilding } = state;
@@ -61,6 +72,38 @@ export function heardOf(state: LedgerState, replica: string, now: number, effect
   rebuilding.ask = rebuilding.ask.filter(name => name !== replica);
   askMore(state, effects);
   finishIfWhole(state, now);
+}
+
+/** It ended before it said what it holds. What it ordered until then may have begun after its nodes' hellos (INV-1). */
+export function endedUnheard(state: LedgerState, replica: string, now: number): void {
+  const memo = state.silent[replica] ?? state.rebuilding?.waits[replica];
+  delete state.silent[replica];
+  if (memo != null) doubt(state, nodesOf(memo), now);
+}
+
+/**
+ * What is given up without proof, of a grant that an earlier ledger gave: nothing holds it here, and which GPUs it has only
+ * its node can say (INV-1).
+ */
+export function leftUnknown(
+  state: LedgerState,
+  fence: number,
+  members: { node: string; proof: StopProof | null }[],
+  now: number,
+): void {
+  if (fence >= state.began_at) return;
+  const open = members.filter(m => m.proof === null || m.proof.leaked.length > 0);
+  doubt(
+    state,
+    open.map(m => m.node),
+    now,
+  );
+}
+
+/** Nothing is granted on these nodes until their next hellos, which control planes say again for those that are there. */
+function doubt(state: LedgerState, nodes: string[], now: number): void {
+  if (nodes.length === 0) return;
+  state.doubted = { ...state.doubted, ...Object.fromEntries(nodes.map(node => [node, now])) };
 }
 
 /** When patience ends; null: not rebuilding, or the survey isn't back. */
@@ -87,6 +130,7 @@ export function rebuildLook(state: LedgerState, now: number, effects: LedgerEffe
       state,
       now,
       `replica/${replica} did not say what it holds within ${TIMING.rebuildPatience / 1000} s${node === null ? '' : `: nothing is granted on ${node} until it does`}`,
+      { silent: replica },
     );
   }
   rebuilding.waits = {};
@@ -109,6 +153,8 @@ function finishIfWhole(state: LedgerState, now: number): void {
 export function asserted(state: LedgerState, msg: AssertMsg, now: number, effects: LedgerEffect[]): void {
   const reply = believe(state, msg, now);
   effects.push({ do: 'reply', replica: msg.replica, reply: reply ?? ackReply(state, msg.key, now) });
+  // It had something there when it was looked for: another run of it may answer, which knows nothing of that.
+  if (msg.fence === null) endedUnheard(state, msg.replica, now);
   heardOf(state, msg.replica, now, effects);
 }
 
@@ -133,16 +179,18 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
     .filter(g => g.fence > fence && g.gave_up === undefined && !(seen && g.unclaimed !== undefined))
     .sort((a, b) => b.fence - a.fence)[0];
   if (newest !== undefined) {
-    return { kind: 'stale' as const, key: msg.key, fence: newest.fence, members: newest.members };
+    return offerOf(newest, msg.key);
   }
   for (const g of own)
     if (g.fence < fence) giveUp(state, g, `its replica has a newer engine (fence ${fence})`, now);
-  const taken = members.some(m => common(heldOn(state, m.node, replica), maskOf(m.slots)) !== 0);
-  // Its GPUs are another's: it may not go on, and its stop is proven before it is given others (INV-1).
-  if (known === undefined && taken) return { kind: 'stale' as const, key: msg.key, fence, members };
+  const beyond = members.filter(m => !known?.members.some(k => k.node === m.node));
+  const taken = beyond.some(m => common(heldOn(state, m.node, replica), maskOf(m.slots)) !== 0);
+  // Of a gang that it was granted, or had claimed: a member was stopped or forgotten since, and so the gang has ended (INV-7).
+  const broken = known !== undefined && known.unclaimed === undefined && beyond.length > 0;
   // The claim came too late: the order to stop it is on its way to the node.
-  if (known !== undefined && isBeingStopped(known))
-    return { kind: 'stale' as const, key: msg.key, fence, members };
+  const ends = known !== undefined && isBeingStopped(known, members);
+  // Its GPUs are another's: it may not go on, and its stop is proven before it is given others (INV-1).
+  if (taken || broken || ends) return { kind: 'stale' as const, key: msg.key, fence, members };
   const grant: Grant = {
     key: known?.key ?? msg.key,
     replica,
@@ -156,6 +204,10 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
     left: {},
     delivered: true,
   };
+  if (members.length > 1) grant.nodes = members.length;
+  const fabric = msg.fabric ?? known?.fabric;
+  if (fabric !== undefined) grant.fabric = fabric;
+  if (known?.told_sick !== undefined) grant.told_sick = known.told_sick;
   if (known?.endpoint_key !== undefined) grant.endpoint_key = known.endpoint_key;
   if (known?.ready_at !== undefined) grant.ready_at = known.ready_at;
   const anew = known !== undefined && !isOf(known, msg);
@@ -165,6 +217,7 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
   // It knows best what it was told, by whichever ledger.
   if (msg.lost !== undefined && msg.lost.length > 0) grant.told_lost = msg.lost;
   state.grants[fence] = grant;
+  membersChanged(state, grant, now);
   if (known === undefined) note(state, now, `${replica} holds ${msg.why} (fence ${fence}), by its own word`);
   if (msg.endpoint !== null) takeEndpoint(state, grant, msg, msg.endpoint, now);
   return null;

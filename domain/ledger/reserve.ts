@@ -4,7 +4,8 @@ import type { LedgerReply, ReserveMsg } from '../../contracts/messages.js';
 import { type Candidate, type Placed, place } from '../placement.js';
 import { maskOf, without } from '../slots.js';
 import { ackReply, type LedgerEffect } from './effects.js';
-import { giveUp } from './nodes.js';
+import { gathering } from './found.js';
+import { giveUp } from './holds.js';
 import {
   blockOf,
   candidates,
@@ -12,6 +13,7 @@ import {
   heldOn,
   isBeingStopped,
   isOf,
+  isWhole,
   type LedgerState,
   note,
   type RunIds,
@@ -23,7 +25,8 @@ export function reserve(state: LedgerState, msg: Want, now: number, effects: Led
   const say = (reply: LedgerReply) => effects.push({ do: 'reply', replica: msg.replica, reply });
   const own = Object.values(state.grants).filter(g => g.replica === msg.replica && isOf(g, msg));
   const granted = own.find(g => g.key === msg.key);
-  if (granted !== undefined) {
+  // Of a gang whose member was forgotten on the way, the rest is given up below: it is no grant to begin with.
+  if (granted !== undefined && isWhole(granted)) {
     say(grantedReply(granted));
     return;
   }
@@ -74,6 +77,7 @@ function leftByAnotherRun(state: LedgerState, msg: Want, among = Object.values(s
         g.tried !== msg.run_id &&
         // Claimed now, it would be stopped under its new run.
         !isBeingStopped(g) &&
+        gathering(state, g) === null &&
         g.members.every(m => state.nodes[m.node]?.facts.state === 'connected'),
     )
     .sort((a, b) => b.fence - a.fence)[0];
@@ -81,10 +85,13 @@ function leftByAnotherRun(state: LedgerState, msg: Want, among = Object.values(s
 
 /**
  * Why a run waits for what another run has left: a routed engine on a node that isn't heard and isn't lost serves its
- * clients, and a second one would end it when the node is back (INV-5).
+ * clients, and a second one would end it when the node is back (INV-5). Nor is a gang taken for stopped of which not all
+ * members were heard yet.
  */
 function keptWhereAway(state: LedgerState, msg: Want, among: Grant[]): string | null {
   for (const g of among) {
+    const partly = g.replica === msg.replica && g.tried !== msg.run_id ? gathering(state, g) : null;
+    if (partly !== null) return `${partly}: it is offered when they have`;
     const routed = g.gave_up === undefined && state.endpoints[g.replica]?.fence === g.fence;
     if (g.replica !== msg.replica || isOf(g, msg) || g.tried === msg.run_id || !routed) continue;
     for (const { node } of g.members) {
@@ -100,7 +107,19 @@ function keptWhereAway(state: LedgerState, msg: Want, among: Grant[]): string | 
 function offer(left: Grant, { key, run_id }: Pick<Want, 'key' | 'run_id'>, now: number): LedgerReply {
   left.claimed_at = now;
   left.claimed_by = run_id;
-  return { kind: 'stale', key, fence: left.fence, members: left.members };
+  return offerOf(left, key);
+}
+
+export function offerOf(left: Grant, key: string): Extract<LedgerReply, { kind: 'stale' }> {
+  const { fence, members, fabric, nodes } = left;
+  return {
+    kind: 'stale',
+    key,
+    fence,
+    members,
+    ...(fabric === undefined ? {} : { fabric }),
+    ...(isWhole(left) ? {} : { nodes: nodes! }),
+  };
 }
 
 /** Highest priority first, then who waits longest. A shape that doesn't fit holds nobody else back. */
@@ -123,8 +142,8 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
       kept !== null
         ? { fits: false, reason: kept, hopeless: false, refusals: [] }
         : want.adopt === null
-          ? place(want.shape, fleet, want.exclude, want.prefer, now)
-          : placeAdopted(state, want.replica, want.adopt);
+          ? place(want.shape, fleet, want.exclude, want.prefer_nodes ?? want.prefer, now)
+          : placeAdopted(state, want, want.adopt);
     if (!placed.fits) {
       // Nodes that were there before the ledger began anew may yet fit.
       const hopeless = placed.hopeless && state.rebuilding === null && state.expected.length === 0;
@@ -153,6 +172,8 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
       why: placed.why,
       members: placed.members,
       left: {},
+      ...(placed.members.length === 1 ? {} : { nodes: placed.members.length }),
+      ...(placed.fabric === null ? {} : { fabric: placed.fabric }),
     };
     state.grants[grant.fence] = grant;
     fleet = null;
@@ -164,7 +185,7 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
 /** The process has these GPUs already: these or none. That they are busy is no hindrance, that they are held is. */
 function placeAdopted(
   state: LedgerState,
-  replica: string,
+  { replica, shape }: Want,
   { node, slots }: { node: string; slots: number[] },
 ): Placed {
   const refuse = (reason: string): Placed => ({
@@ -173,6 +194,8 @@ function placeAdopted(
     hopeless: state.rebuilding === null,
     refusals: [{ reason, nodes: [node] }],
   });
+  if (shape.nodes > 1)
+    return refuse(`one process is adopted, and the spec has ${shape.nodes} nodes: adopt it with nodes: 1`);
   const blocked = blockOf(state, node);
   if (blocked !== null) return refuse(blocked);
   const entry = state.nodes[node];
@@ -184,6 +207,7 @@ function placeAdopted(
   return {
     fits: true,
     members: [{ node, rank: 0, slots }],
+    fabric: null,
     why: `${node}: slots ${slots.join(',')}, which the adopted process has`,
   };
 }
@@ -194,6 +218,7 @@ const grantedReply = (g: Grant): LedgerReply => ({
   fence: g.fence,
   members: g.members,
   why: g.why,
+  ...(g.fabric === undefined ? {} : { fabric: g.fabric }),
 });
 
 export function withdraw(state: LedgerState, replica: string, key: string): void {

@@ -17,9 +17,23 @@ export interface Grant {
   fence: number;
   at: number;
   why: string;
+  /** One a node. Of a gang fewer than `nodes`, when some have ended or, unclaimed, weren't told of yet. */
   members: GrantMember[];
+  /** Members of the gang; absent: one. */
+  nodes?: number;
+  /** That they are all on (INV-3); absent: one member, or not known. */
+  fabric?: string;
   /** A member whose hold was left without proof: node id → why. */
   left: Record<string, string>;
+  /** Of those, what a stop order found in use after the engine: since when, and what it found last. */
+  leaks?: Record<string, { since: string; gpus: StopProof['leaked'] }>;
+  /**
+   * Node → why the ledger stops the member there and no other. Of a gang that nobody speaks for, a node's word is about its
+   * own member only (INV-8). Stays when that member is gone: the gang isn't whole any more.
+   */
+  ended?: Record<string, string>;
+  /** Nodes of members that an operator said to be gone: one that runs it still is held and stopped there. */
+  forgotten?: string[];
   /** Its replica's workflow has it. */
   delivered?: boolean;
   /** Key of the latest endpoint message of this grant. */
@@ -30,6 +44,8 @@ export interface Grant {
   tried?: string;
   /** An engine that was found running and that nobody has claimed (INV-5): why. Held, routed, never stopped. */
   unclaimed?: string;
+  /** Unclaimed, and not all members of the gang were told of yet: until then the others are waited for. */
+  gather_until?: number;
   /** One of a sweep that was refused: only a run of its own ends it. A claim makes a new grant, without this. */
   spared?: true;
   /** Why the ledger itself may stop it: its replica gave it up, is positively closed, or has a newer fence (INV-5). */
@@ -38,6 +54,8 @@ export interface Grant {
   settling?: Record<string, number>;
   /** Nodes whose loss its replica was told of. */
   told_lost?: string[];
+  /** Nodes of which its replica was told that a GPU of it can't go on. */
+  told_sick?: string[];
   /** When a later run was offered it, or said that it holds it: what closed before that has no say in it any more. */
   claimed_at?: number;
   /** That run: what it did while it was open may be heard after its end. */
@@ -49,9 +67,17 @@ export const UNDER_WAY = -1;
 /** Not before the node says hello again. */
 export const AT_HELLO = Number.MAX_SAFE_INTEGER;
 
-/** A stop of it that the ledger ordered is under way on some node. */
-export const isBeingStopped = (g: Grant): boolean =>
-  g.gave_up !== undefined && Object.values(g.settling ?? {}).includes(UNDER_WAY);
+/** A stop of one of these members that the ledger ordered is under way. */
+export const isBeingStopped = (g: Grant, among: GrantMember[] = g.members): boolean =>
+  g.members.some(m => g.settling?.[m.node] === UNDER_WAY && among.some(a => a.node === m.node));
+
+/** Why the ledger stops the member there; undefined: it doesn't. */
+export const stopReason = (g: Grant, node: string): string | undefined => g.gave_up ?? g.ended?.[node];
+
+export const isWhole = (g: Grant): boolean => g.members.length >= (g.nodes ?? 1);
+
+/** Each member is an engine. */
+export const engineCount = (grants: Grant[]): number => grants.reduce((n, g) => n + g.members.length, 0);
 
 export type RunIds = Pick<ReserveMsg, 'run_id' | 'continued_run_id' | 'first_run_id'>;
 
@@ -69,12 +95,19 @@ export interface NodeEntry {
 export interface Rebuilding {
   since: number;
   why: string;
-  /** Open replicas that haven't said what they hold → their node by the memo. */
+  /** Open replicas that haven't said what they hold → their nodes by the memo (nodesOf). */
   waits: Record<string, string | null>;
   /** Of these, who was not asked yet. */
   ask: string[];
   /** null: the survey isn't back. */
   until: number | null;
+}
+
+/** `about`: what it is of, which may last or be over; absent: something that has just happened. */
+export interface Alarm {
+  at: number;
+  text: string;
+  about?: 'brake' | 'sweep' | { silent: string };
 }
 
 export interface LedgerState {
@@ -92,8 +125,10 @@ export interface LedgerState {
   held_until?: number | null;
   /** Nodes with an open workflow that a ledger which began anew has not heard of yet. */
   expected: string[];
-  /** Replicas that didn't answer in time → the node that stays blocked for it. */
+  /** Replicas that didn't answer in time → the nodes that stay blocked for it (nodesOf). */
   silent: Record<string, string>;
+  /** Node → hellos from then on count: something may run there that nobody has told of (rebuild.ts). */
+  doubted?: Record<string, number>;
   /** When those were asked last. */
   silent_asked?: number;
   brake: {
@@ -122,7 +157,7 @@ export interface LedgerState {
   /** Exits of engines whose replica workflow is closed or unknown, newest last, 50 at most. */
   exits: { event: EngineEvent; why: string; at: number }[];
   /** What somebody should look at, newest last. */
-  alarms: { at: number; text: string }[];
+  alarms: Alarm[];
   journal: { at: number; text: string }[];
 }
 
@@ -156,9 +191,10 @@ export function note(state: { journal: { at: number; text: string }[] }, now: nu
 }
 
 /** In the journal too. The same again is no news. */
-export function alarm(state: LedgerState, now: number, text: string): void {
+export function alarm(state: LedgerState, now: number, text: string, about?: Alarm['about']): void {
   if (state.alarms.at(-1)?.text === text) return;
-  state.alarms = [...state.alarms, { at: now, text }].slice(-ALARMS);
+  const said = about === undefined ? { at: now, text } : { at: now, text, about };
+  state.alarms = [...state.alarms, said].slice(-ALARMS);
   note(state, now, text);
 }
 
@@ -187,14 +223,21 @@ const heldBy = (grants: Grant[], nodeId: string): number =>
     .filter(m => m.node === nodeId)
     .reduce((mask, m) => union(mask, maskOf(m.slots)), 0);
 
+/** Of a replica's memo, which names the nodes of all its members. */
+export const nodesOf = (memo: string): string[] => memo.split(', ');
+
+/** What runs on it is known to this ledger. */
+export const isHeard = (state: LedgerState, { facts }: NodeEntry): boolean =>
+  facts.hello_at >= Math.max(state.began_at, state.doubted?.[facts.node_id] ?? 0);
+
 /** Why nothing is granted on a node whatever it has free, or null. */
 export function blockOf(state: LedgerState, nodeId: string): string | null {
   if (state.rebuilding !== null)
     return `the ledger is being rebuilt (${state.rebuilding.why}): it grants when all replicas have said what they hold`;
   const entry = state.nodes[nodeId];
-  if (entry !== undefined && entry.facts.hello_at < state.began_at)
+  if (entry !== undefined && !isHeard(state, entry))
     return 'it has not said hello since the ledger began anew, so that what runs there is not known';
-  const [replica] = Object.entries(state.silent).find(([, node]) => node === nodeId) ?? [];
+  const [replica] = Object.entries(state.silent).find(([, at]) => nodesOf(at).includes(nodeId)) ?? [];
   return replica === undefined
     ? null
     : `replica/${replica} was there and has not said what it holds: see why its workflow does not answer`;
@@ -234,17 +277,3 @@ export function gpuCounts(state: LedgerState, entry: NodeEntry, on: Grant[] = Ob
     unusable: entry.facts.profile.slots - countOf(entry.facts.usable),
   };
 }
-
-/** A member's hold ends only with proof (INV-2); without it the hold is kept and says why. */
-export function endHold(grant: Grant, nodeId: string, proof: StopProof | null): Grant | null {
-  if (proof === null) return { ...grant, left: { ...grant.left, [nodeId]: 'the stop is not proven' } };
-  // The tree is gone and GPUs are not: leaked, visible with the pid, not offered.
-  if (proof.leaked.length > 0) return { ...grant, left: { ...grant.left, [nodeId]: leakText(proof) } };
-  const members = grant.members.filter(m => m.node !== nodeId);
-  if (members.length === 0) return null;
-  const { [nodeId]: _, ...left } = grant.left;
-  return { ...grant, members, left };
-}
-
-const leakText = (proof: StopProof): string =>
-  `leaked: ${proof.leaked.map(l => `${l.gpu}${l.pids.length === 0 ? '' : ` by pid ${l.pids.join(', ')}`}`).join('; ')}`;

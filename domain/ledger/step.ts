@@ -2,15 +2,38 @@
 // answer to the second is the answer to the first. The state is changed in place on a copy that the caller owns.
 import type { EngineEvent, StopProof } from '../../contracts/engine.js';
 import type { ClosedMsg, InstanceMsg, LedgerMsg, NodeFacts, Survey } from '../../contracts/messages.js';
+import type { Endpoint } from '../../contracts/routes.js';
 import { TIMING } from '../../contracts/timing.js';
 import { judgeBrake, setBrake } from './brake.js';
 import { ackReply, type LedgerEffect, liveQueues } from './effects.js';
 import { dropEndpoint, isLatestEndpoint, isTableHeld, lookHeld, setEndpoint } from './endpoints.js';
-import { canEnd, closed, endMember, nextSettle, settle, settled, settleFailed } from './holds.js';
-import { forget, giveUp, lossNews, nodeFacts } from './nodes.js';
-import { asserted, beginRebuild, heardOf, nextAsk, rebuildEnds, rebuildLook, surveyed } from './rebuild.js';
+import { lookGathering, nextGathered } from './found.js';
+import {
+  canEnd,
+  endMember,
+  giveUpOn,
+  nextSettle,
+  settle,
+  settled,
+  settleFailed,
+  supersede,
+} from './holds.js';
+import { lossNews, nodeFacts } from './nodes.js';
+import {
+  asserted,
+  beginRebuild,
+  endedUnheard,
+  heardOf,
+  leftUnknown,
+  nextAsk,
+  rebuildEnds,
+  rebuildLook,
+  surveyed,
+} from './rebuild.js';
 import { placeWaiting, reserve, withdraw } from './reserve.js';
 import { type LedgerState, note, type RunIds } from './state.js';
+import { closed } from './sweep.js';
+import { clearLeak, forget } from './words.js';
 
 export type { LedgerEffect } from './effects.js';
 
@@ -26,6 +49,8 @@ export type LedgerInput =
   | { kind: 'settled'; fence: number; node: string; proof: StopProof }
   | { kind: 'settle_failed'; fence: number; node: string; sentence: string }
   | { kind: 'forget'; node: string; by: string }
+  /** `slots` null: all that is left without proof there. */
+  | { kind: 'clear_leak'; node: string; slots: number[] | null; by: string }
   | { kind: 'brake'; on: boolean; by: string }
   /** The replica's workflow is gone: nothing was heard there. A grant never reached it, so no order was ever given. */
   | { kind: 'undeliverable'; replica: string; fence: number | null }
@@ -42,6 +67,7 @@ export function ledgerStep(state: LedgerState, inputs: LedgerInput[], now: numbe
   const before = state.version;
   for (const input of inputs) apply(state, input, now, effects);
   rebuildLook(state, now, effects);
+  lookGathering(state, now);
   lookHeld(state, now);
   judgeBrake(state, now);
   lossNews(state, now, effects);
@@ -55,38 +81,34 @@ export function ledgerStep(state: LedgerState, inputs: LedgerInput[], now: numbe
 
 /** When the ledger must look by itself, ms; null: only messages move it. */
 export function nextLook(state: LedgerState): number | null {
-  const times = [nextSettle(state), rebuildEnds(state), nextAsk(state), state.held_until ?? null].filter(
-    t => t !== null,
-  );
+  const times = [
+    nextSettle(state),
+    nextGathered(state),
+    rebuildEnds(state),
+    nextAsk(state),
+    state.held_until ?? null,
+  ].filter(t => t !== null);
   return times.length === 0 ? null : Math.min(...times);
 }
 
 function apply(state: LedgerState, input: LedgerInput, now: number, effects: LedgerEffect[]): void {
   switch (input.kind) {
     case 'reserve':
-      heardOf(state, input.replica, now, effects);
       reserve(state, input, now, effects);
       return;
     case 'renew': {
       const { release, ...rest } = input;
-      const held = state.grants[release.fence];
-      if (held === undefined || release.members.every(m => canEnd(held, m.proof, input))) {
-        for (const m of release.members) endMember(state, release.fence, m.node, m.proof, now);
+      if (endMembers(state, release.fence, release.members, input, now)) {
         const left = state.grants[release.fence];
         if (left !== undefined) left.tried = input.run_id;
       }
-      heardOf(state, input.replica, now, effects);
       reserve(state, rest, now, effects);
       return;
     }
     case 'release': {
       if (input.withdraw !== null) withdraw(state, input.replica, input.withdraw);
-      const held = input.fence === null ? undefined : state.grants[input.fence];
-      const ends = held === undefined || input.members.every(m => canEnd(held, m.proof, runOfRelease(input)));
-      if (input.fence !== null && ends) {
-        for (const m of input.members) endMember(state, input.fence, m.node, m.proof, now);
+      if (input.fence !== null && endMembers(state, input.fence, input.members, runOfRelease(input), now))
         dropEndpoint(state, input.replica, input.fence, now);
-      }
       effects.push({ do: 'reply', replica: input.replica, reply: ackReply(state, input.key, now) });
       return;
     }
@@ -96,7 +118,7 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
         effects.push({ do: 'reply', replica: input.replica, reply: { kind: 'assert', key: '' } });
       if (isLatestEndpoint(state, input)) {
         if (input.endpoint === null) dropEndpoint(state, input.replica, input.fence, now);
-        else setEndpoint(state, state.grants[input.fence]!, input.endpoint, now);
+        else routed(state, input.fence, input.endpoint, now);
       }
       if (input.answer)
         effects.push({ do: 'reply', replica: input.replica, reply: ackReply(state, input.key, now) });
@@ -137,6 +159,9 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
     case 'forget':
       forget(state, input.node, input.by, now, effects);
       return;
+    case 'clear_leak':
+      clearLeak(state, input.node, input.slots, input.by, now);
+      return;
     case 'brake':
       setBrake(state, input.on, input.by, now);
       return;
@@ -156,6 +181,27 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
   }
 }
 
+/** Member by member: what is proven of one ends there, whatever is known of the others. False: nothing of it may end. */
+function endMembers(
+  state: LedgerState,
+  fence: number,
+  members: { node: string; proof: StopProof | null }[],
+  by: RunIds | null,
+  now: number,
+): boolean {
+  const held = state.grants[fence];
+  if (held === undefined) leftUnknown(state, fence, members, now);
+  const ending = members.filter(m => held === undefined || canEnd(held, m.proof, by));
+  for (const m of ending) endMember(state, fence, m.node, m.proof, now);
+  return ending.length > 0 || members.length === 0;
+}
+
+function routed(state: LedgerState, fence: number, endpoint: Endpoint, now: number): void {
+  const grant = state.grants[fence]!;
+  setEndpoint(state, grant, endpoint, now);
+  if (endpoint.state === 'ready') supersede(state, grant, now);
+}
+
 /** null: a replica of an earlier build doesn't say which run it is. */
 function runOfRelease(msg: Extract<LedgerInput, { kind: 'release' }>): RunIds | null {
   const { run_id, continued_run_id = null, first_run_id } = msg;
@@ -171,8 +217,9 @@ function exitOfNobody(state: LedgerState, event: EngineEvent, why: string, now: 
   // Any node's certificate can send an event; only where the engine runs it counts (INV-8).
   const from = event.node;
   const own = from === undefined || grant?.members.some(m => m.node === from && m.rank === event.rank);
-  if (grant?.replica === event.replica && grant.unclaimed !== undefined && own)
-    giveUp(state, grant, 'it has ended, and its stop is not proven', now);
+  if (grant?.replica !== event.replica || grant.unclaimed === undefined || !own) return;
+  const at = grant.members.find(m => m.rank === event.rank)?.node;
+  if (at !== undefined) giveUpOn(state, grant, at, 'it has ended, and its stop is not proven', now);
 }
 
 function undeliverable(
@@ -182,6 +229,7 @@ function undeliverable(
   now: number,
   effects: LedgerEffect[],
 ): void {
+  endedUnheard(state, replica, now);
   heardOf(state, replica, now, effects);
   const grant = fence === null ? undefined : state.grants[fence];
   // Delivered once, it may be in use, whoever can't be reached now (INV-1).

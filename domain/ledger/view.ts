@@ -3,7 +3,18 @@ import type { Holders } from '../../contracts/messages.js';
 import type { LedgerRoutes } from '../../contracts/routes.js';
 import type { BrakeStatus, FleetStatus, NodeRow } from '../../contracts/status.js';
 import { isTableHeld } from './endpoints.js';
-import { blockOf, type Grant, gpuCounts, grantsByNode, type LedgerState, type NodeEntry } from './state.js';
+import {
+  type Alarm,
+  blockOf,
+  engineCount,
+  type Grant,
+  gpuCounts,
+  grantsByNode,
+  isHeard,
+  type LedgerState,
+  type NodeEntry,
+  stopReason,
+} from './state.js';
 
 /** Which run of the ledger answers: a control plane tells by it that the ledger is another, or was reset. */
 export interface RunInfo {
@@ -29,12 +40,12 @@ export const holdersOf = (s: LedgerState, run: RunInfo): Holders => ({
   instances: Object.keys(s.instances),
   // One whose hello is older than the ledger is missing: whoever has its stream says its hello again.
   nodes: Object.values(s.nodes)
-    .filter(n => n.facts.hello_at >= s.began_at)
+    .filter(n => isHeard(s, n))
     .map(n => n.facts.node_id),
   quiet: Object.values(s.nodes)
     .filter(n => ['silent', 'unsupervised', 'lost'].includes(n.facts.state))
     .map(n => n.facts.node_id),
-  engines: Object.keys(s.grants).length,
+  engines: engineCount(Object.values(s.grants)),
   grants: Object.values(s.grants)
     .filter(g => g.gave_up === undefined)
     .map(g => ({
@@ -71,11 +82,19 @@ export function fleetStatusOf(s: LedgerState): FleetStatus {
           node: m.node,
           slots: m.slots,
           since: time(g.at),
-          why: g.gave_up ?? g.unclaimed ?? '',
+          why: stopReason(g, m.node) ?? g.unclaimed ?? '',
         })),
       ),
-    alarms: s.alarms.map(a => ({ at: time(a.at), text: a.text })),
+    alarms: s.alarms.map(a => ({ at: time(a.at), text: a.text, over: isOver(s, a) })),
   };
+}
+
+/** What it was about is gone; of what only happened, nothing lasts. */
+function isOver(s: LedgerState, { about }: Alarm): boolean {
+  if (about === undefined) return false;
+  if (about === 'brake') return !s.brake.on;
+  if (about === 'sweep') return !Object.values(s.grants).some(g => g.spared);
+  return s.silent[about.silent] === undefined;
 }
 
 export function nodeRows(s: LedgerState): NodeRow[] {

@@ -9,6 +9,7 @@ const FOR_GOOD: ReadonlySet<string> = new Set([
   'MODEL_MISSING',
   'SECRET_MISSING',
   'FLAG_UNKNOWN',
+  'ENGINE_UNFIT',
 ]);
 
 /** Doubles with each time in a row: 30 s, 1 min, 2 min, 4 min, 5 min. The first lets a short outage pass. */

@@ -1,6 +1,13 @@
 // What the replica's transitions say to others: orders for the node, messages for the ledger. Keys come from a counter
 // in the state, so that a message sent again is known by its key.
-import type { AdoptOrder, MemberOrder, Prepared, Spawned, StopOrder } from '../../contracts/activities.js';
+import type {
+  AdoptOrder,
+  MemberOrder,
+  Peer,
+  Prepared,
+  SpawnOrder,
+  StopOrder,
+} from '../../contracts/activities.js';
 import type { ExitStatus, FailureClass, FailureDigest, StopProof } from '../../contracts/engine.js';
 import { ledgerKey } from '../../contracts/ids.js';
 import type {
@@ -14,22 +21,25 @@ import type {
 } from '../../contracts/messages.js';
 import type { Endpoint } from '../../contracts/routes.js';
 import { type ReplicaSpec, specHash } from '../../contracts/spec.js';
-import type { MemberStatus } from '../../contracts/status.js';
-import type { ReplicaState } from './state.js';
+import type { Member, ReplicaState } from './state.js';
 
-export type Proofs = { node: string; proof: StopProof }[];
 export type Released = { fence: number; members: { node: string; proof: StopProof | null }[] };
 
-/** Refusals of `launch` that another node may not share: this node is left out, nothing is counted. */
+/** Refusals of `launch` and `prepare` that another node may not share: this node is left out, nothing is counted. */
 export const LAUNCH_ELSEWHERE: ReadonlySet<string> = new Set([
   'ENGINE_MISSING',
   'ENGINE_BROKEN',
   'MODEL_MISSING',
   'SECRET_MISSING',
   'FLAG_UNKNOWN',
+  'ENGINE_UNFIT',
   'GPU_GONE',
   'GPU_HELD',
   'GPU_LEAKED',
+  'FABRIC_DOWN',
+  'MGMT_ADDR_UNUSABLE',
+  'PORTS_EXHAUSTED',
+  'MEMBERS_DIFFER',
   'STALE_FENCE',
 ]);
 
@@ -47,9 +57,9 @@ export function shapeOf(spec: ReplicaSpec): Shape {
 const nextKey = (s: ReplicaState, what: string): string => ledgerKey(s.first_run_id, what, ++s.keys);
 
 /** A reserve; with what is released (with proof) in the same message where there is something (renew). */
-export function reserve(s: ReplicaState, release?: Released): ReserveMsg | RenewMsg {
+export function reserve(s: ReplicaState, release: Released | null = null): ReserveMsg | RenewMsg {
   const base = want(s, nextKey(s, 'reserve'));
-  return release === undefined ? { kind: 'reserve', ...base } : { kind: 'renew', ...base, release };
+  return release === null ? { kind: 'reserve', ...base } : { kind: 'renew', ...base, release };
 }
 
 /** The reserve that is waited for, once more: the ledger that had it may be gone. */
@@ -70,7 +80,8 @@ const want = (s: ReplicaState, key: string): Omit<ReserveMsg, 'kind'> => ({
   ...runs(s),
   shape: shapeOf(s.spec),
   exclude: s.exclude,
-  prefer: s.grant?.members[0]?.node ?? null,
+  prefer: s.members[0]?.node ?? null,
+  ...(s.members.length > 1 ? { prefer_nodes: s.members.map(m => m.node) } : {}),
   adopt: s.adopt?.slots == null ? null : { node: s.adopt.node, slots: s.adopt.slots },
 });
 
@@ -82,9 +93,10 @@ export function assertion(s: ReplicaState): AssertMsg {
     ...runs(s),
     fence: s.fence,
     members: s.grant?.members ?? [],
+    ...(s.grant?.fabric == null ? {} : { fabric: s.grant.fabric }),
     why: s.grant?.why ?? '',
     endpoint: s.fence !== null && s.phase === 'ready' ? endpointOf(s, 'ready') : null,
-    ...(s.lost == null ? {} : { lost: [s.lost.node] }),
+    ...(s.lost.length === 0 ? {} : { lost: s.lost.map(l => l.node) }),
   };
 }
 
@@ -100,60 +112,80 @@ export function release(s: ReplicaState, released: Released | null, withdraw: st
   };
 }
 
-export const released = (s: ReplicaState, proofs: Proofs): Released => ({ fence: s.fence!, members: proofs });
-
-export const unproven = (s: ReplicaState): Released => ({
+/** Each member with its proof, or without: the hold of such a one stays with the ledger (INV-1). */
+export const proven = (s: ReplicaState): Released => ({
   fence: s.fence!,
-  members: (s.grant?.members ?? []).map(m => ({ node: m.node, proof: null })),
+  members: s.members
+    // An operator's word has ended that hold already.
+    .filter(m => m.gone?.how !== 'forgotten')
+    .map(m => ({ node: m.node, proof: m.proof })),
 });
 
-/** What is held while nothing runs: its stop is proven already (back-off), or nothing of this fence ever ran. */
-export const atRest = (s: ReplicaState, now: number): Released =>
-  s.proofs === null
-    ? neverStarted(s.fence!, s.grant?.members ?? [], now)
-    : { fence: s.fence!, members: s.proofs };
+/** The same where nothing of this fence runs: whose stop wasn't proven was never started. */
+export const atRest = (s: ReplicaState, now: number): Released => ({
+  fence: s.fence!,
+  members: proven(s).members.map(m => ({ ...m, proof: m.proof ?? neverStarted(now) })),
+});
 
-function neverStarted(fence: number, members: GrantMember[], now: number): Released {
-  const proof: StopProof = { proof: 'never_started', at: new Date(now).toISOString(), leaked: [] };
-  return { fence, members: members.map(m => ({ node: m.node, proof })) };
-}
+export const neverStarted = (now: number): StopProof => ({
+  proof: 'never_started',
+  at: new Date(now).toISOString(),
+  leaked: [],
+});
 
 /** A grant for which no order was ever given. */
 export const unused = (
   s: ReplicaState,
   grant: { fence: number; members: GrantMember[] },
   now: number,
-): ReleaseMsg => release(s, neverStarted(grant.fence, grant.members, now), null);
+): ReleaseMsg => {
+  const members = grant.members.map(m => ({ node: m.node, proof: neverStarted(now) }));
+  return release(s, { fence: grant.fence, members }, null);
+};
 
-export function order(s: ReplicaState): MemberOrder {
-  const m = s.grant!.members[0]!;
+export function order(s: ReplicaState, rank = 0): MemberOrder {
+  const { members, fabric } = s.grant!;
   return {
     replica: s.name,
     fence: s.fence!,
-    rank: m.rank,
+    rank,
     generation: s.generation,
-    nodes: s.grant!.members.length,
+    nodes: members.length,
     spec: s.spec,
-    slots: m.slots,
+    slots: members.find(m => m.rank === rank)!.slots,
+    ...(fabric == null ? {} : { fabric }),
   };
 }
 
-export const adoptOrder = (s: ReplicaState): AdoptOrder => ({
-  ...order(s),
+/** Whether a member's node could start another spec, too. */
+export function checkOrder(s: ReplicaState, rank: number, spec: ReplicaSpec): MemberOrder {
+  const { fabric: granted, ...rest } = order(s, rank);
+  const fabric = spec.nodes === 1 ? null : (spec.placement.fabric ?? granted);
+  return { ...rest, spec, nodes: spec.nodes, ...(fabric == null ? {} : { fabric }) };
+}
+
+/** Every member, as its prepare said where the others find it. */
+export const spawnOrder = (s: ReplicaState, rank: number): SpawnOrder => ({
+  ...order(s, rank),
+  peers: s.members.map(
+    ({ rank, node, ports, prepared }): Peer => ({ rank, node, mgmt_addr: prepared!.mgmt_addr!, ports }),
+  ),
+});
+
+export const adoptOrder = (s: ReplicaState, rank = 0): AdoptOrder => ({
+  ...order(s, rank),
   process: s.adopt === null ? null : { pid: s.adopt.pid, port: s.adopt.port },
 });
 
-export function stopOrders(s: ReplicaState, reason: string): { node: string; order: StopOrder }[] {
-  return (s.grant?.members ?? []).map(m => ({
-    node: m.node,
-    order: { replica: s.name, fence: s.fence!, rank: m.rank, reason: reason.slice(0, 300) },
+export const stopOrders = (
+  s: ReplicaState,
+  members: Member[],
+  reason: string,
+): { node: string; order: StopOrder }[] =>
+  members.map(({ node, rank }) => ({
+    node,
+    order: { replica: s.name, fence: s.fence!, rank, reason: reason.slice(0, 300) },
   }));
-}
-
-export function membersRunning(s: ReplicaState, r: Prepared & Spawned): MemberStatus[] {
-  const m = s.grant!.members[0]!;
-  return [{ node: m.node, rank: m.rank, gpus: r.gpus, pid: r.pid, ports: r.ports, state: 'loading' }];
-}
 
 /** Where routers reach it. An IPv6 literal needs its brackets. */
 export function url(r: Prepared): string {
@@ -182,7 +214,7 @@ const endpointOf = (s: ReplicaState, state: Endpoint['state']): Endpoint => ({
   aliases: s.spec.aliases,
   replica: s.name,
   fence: s.fence!,
-  node: s.grant!.members[0]!.node,
+  node: s.members.find(m => m.rank === 0)!.node,
   url: s.endpoint!,
   key_id: s.key_id,
   auth: s.key_id === null ? 'none' : 'derived',

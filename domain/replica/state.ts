@@ -9,6 +9,7 @@ import type {
   Prepared,
   ReadyResult,
   Spawned,
+  SpawnOrder,
   StopOrder,
 } from '../../contracts/activities.js';
 import type { EngineEvent, FailureDigest, StopProof } from '../../contracts/engine.js';
@@ -38,6 +39,36 @@ export type Outcome =
   | { kind: 'stopped'; holds: string[] }
   | { kind: 'failed'; code: string; sentence: string; digest: FailureDigest | null };
 
+/** A member of the grant: what people see of it, and what the decisions need besides. One node has one of them. */
+export interface Member extends MemberStatus {
+  /** What the node said of it when it prepared, or took it over; null: not answered yet. */
+  prepared: Pick<Prepared, 'mgmt_addr' | 'engine_version' | 'launch_mode'> | null;
+  /** Why its order came to nothing; the generation ends when the other members have answered too. */
+  refused: { code: string; sentence: string; delivered: boolean } | null;
+  /** Of its stop (INV-2). */
+  proof: StopProof | null;
+  /** What its stop order was answered with instead of a proof; null: no answer yet. */
+  unproven: { sentence: string; leaked: boolean } | null;
+  /** Its stop is not waited for: the hold was left to the ledger (INV-1), or ended by an operator's word. */
+  gone: { how: 'left' | 'forgotten'; why: string } | null;
+  /** An await_ready of it is under way. */
+  watched: boolean;
+  /** When it was last told to make no progress (INV-9). */
+  stalled_at: number | null;
+  loads: Omit<LoadProgress, 'at'> | null;
+}
+
+/** The node of a member is lost since `at`. */
+export interface Loss {
+  node: string;
+  at: number;
+  /** When it is replaced; null: never, or it is left already. */
+  until: number | null;
+  said: string;
+  /** The reason that was shown before any node was lost. */
+  before: string;
+}
+
 export interface ReplicaState {
   v: 1;
   name: string;
@@ -56,7 +87,7 @@ export interface ReplicaState {
   fence: number | null;
   /** Highest fence of a grant that this run took. */
   last_fence: number;
-  grant: { members: GrantMember[]; why: string } | null;
+  grant: { members: GrantMember[]; why: string; fabric?: string | null } | null;
   /** Key of the reserve that is waited for. */
   reserving: string | null;
   /** Key of the assertion that isn't answered yet. */
@@ -69,10 +100,10 @@ export interface ReplicaState {
   adopt_own: boolean;
   /** The spec as it was given, for people who deploy it again. */
   given: Record<string, unknown>;
-  /** A member's node is lost since `at`; `until`: when it is replaced, null: never. */
-  lost: { node: string; at: number; until: number | null; reason: string } | null;
+  lost: Loss[];
   keys: number;
-  members: MemberStatus[];
+  /** In rank order. */
+  members: Member[];
   endpoint: string | null;
   /** Public id of the engine key's master; null: the engine has no key. */
   key_id: string | null;
@@ -92,9 +123,12 @@ export interface ReplicaState {
   /** Some generation of this spec has been ready. */
   ever_ready: boolean;
   last_failure: (FailureDigest & { member: number }) | null;
+  /**
+   * The failure that the stop under way follows from: when it was, and what was counted before it. An exit that was
+   * earlier and is heard later takes its place (INV-10). null: nothing that is heard now changes what follows.
+   */
+  failing: { at: number; earlier: number[]; spared: boolean } | null;
   after_stop: AfterStop | null;
-  /** Proofs of the stop before a back-off, for the release that follows it. */
-  proofs: { node: string; proof: StopProof }[] | null;
   /** Set by cancel: nothing starts again. */
   cancelled: boolean;
   /** Highest seq of engine events by fence/rank: told again, they are dropped. */
@@ -110,21 +144,26 @@ export type ReplicaEvent =
   /** A run that continues another one. */
   | { type: 'resumed' }
   | { type: 'ledger'; reply: LedgerReply }
-  | { type: 'launched'; fence: number; result: Prepared & Spawned }
-  /** `delivered` false: no attempt ever reached the node, so nothing was started there. */
-  | { type: 'launch_failed'; fence: number; code: string; sentence: string; delivered: boolean }
+  /** The one member was started, or a member was taken over. */
+  | { type: 'launched'; fence: number; rank: number; result: Prepared & Spawned }
+  | ({ type: 'launch_failed' } & OrderFailed)
+  | { type: 'prepared'; fence: number; rank: number; result: Prepared }
+  | ({ type: 'prepare_failed' } & OrderFailed)
+  | { type: 'spawned'; fence: number; rank: number; result: Spawned }
+  | ({ type: 'spawn_failed' } & OrderFailed)
   /** The engine that was to be claimed or adopted is not to be had. */
-  | { type: 'adopt_failed'; fence: number; code: string; sentence: string }
+  | { type: 'adopt_failed'; fence: number; rank: number; code: string; sentence: string }
   | { type: 'looked'; result: LookedAt }
   | { type: 'look_failed'; code: string; sentence: string }
-  | { type: 'ready_result'; fence: number; result: ReadyResult }
+  | { type: 'ready_result'; fence: number; rank: number; result: ReadyResult }
   | { type: 'progress'; msg: ProgressMsg }
   /** A signal that hasn't its shape. */
   | { type: 'ignored'; what: string; fault: string }
   | { type: 'engine'; event: EngineEvent }
+  /** Of the members that have answered so. */
   | { type: 'stopped'; fence: number; proofs: { node: string; proof: StopProof }[] }
   /** `leaked`: the node answered that the proof can't be had; else it doesn't answer. */
-  | { type: 'stop_failed'; fence: number; sentence: string; leaked: boolean }
+  | { type: 'stop_failed'; fence: number; node: string; sentence: string; leaked: boolean }
   /** `heard` false: no control plane instance answered; the time was waited out. */
   | { type: 'drained'; fence: number; drained: boolean; outstanding: number; heard: boolean }
   | { type: 'timer'; id: TimerId }
@@ -132,19 +171,30 @@ export type ReplicaEvent =
   | { type: 'restart'; by: string }
   | { type: 'cancel' };
 
+/** `delivered` false: no attempt ever reached the node, so nothing was started there by this order. */
+export interface OrderFailed {
+  fence: number;
+  rank: number;
+  code: string;
+  sentence: string;
+  delivered: boolean;
+}
+
 export type TimerId = 'back_off' | 'pending' | 'exclusion' | 'stop_again' | 'node_loss';
-export type Op = 'launch' | 'adopt' | 'await_ready' | 'drain';
+export type Op = 'launch' | 'prepare' | 'spawn' | 'adopt' | 'await_ready' | 'drain';
 
 export type ReplicaEffect =
   | { do: 'ledger'; msg: LedgerMsg }
   | { do: 'launch'; node: string; order: MemberOrder }
+  | { do: 'prepare'; node: string; order: MemberOrder }
+  | { do: 'spawn'; node: string; order: SpawnOrder }
   | { do: 'adopt'; node: string; order: AdoptOrder }
   | { do: 'look'; node: string; process: { pid: number; port: number } }
   | { do: 'await_ready'; node: string; order: MemberOrder }
   | { do: 'drain'; queues: string[]; input: Parameters<ControlActivities['await_drained']>[0] }
   /** `bound_ms`: how long it is tried before the domain hears of it. */
   | { do: 'stop'; bound_ms: number; orders: { node: string; order: StopOrder }[] }
-  /** Stop waiting for an operation; its late result is ignored by its fence. */
+  /** Stop waiting for an operation, of whichever members; its late result is ignored by its fence. */
   | { do: 'abort'; op: Op }
   | { do: 'timer'; id: TimerId; ms: number }
   | { do: 'clear_timer'; id: TimerId };
@@ -176,7 +226,7 @@ export function initialReplica(
     adopt: adopt === null ? null : { ...adopt, slots: null },
     adopt_own: false,
     given: { ...spec },
-    lost: null,
+    lost: [],
     keys: 0,
     members: [],
     endpoint: null,
@@ -190,8 +240,8 @@ export function initialReplica(
     was_ready: false,
     ever_ready: false,
     last_failure: null,
+    failing: null,
     after_stop: null,
-    proofs: null,
     cancelled: false,
     seen: {},
     draining_key: null,

@@ -1,24 +1,15 @@
 // The replica's one transition function: (state, event, now) → effects, with the state changed in place on a copy that
 // the driver owns. A late answer is known by its fence or key and ignored (INV-6). INV-1: GPUs go back only through a
 // stop with proof, whichever way a generation ends.
-import type { FailureClass, FailureDigest } from '../../contracts/engine.js';
 import type { LedgerReply } from '../../contracts/messages.js';
-import { TIMING } from '../../contracts/timing.js';
-import { ask, enter, log, node, waitTimers } from './core.js';
-import { excluding } from './exclusions.js';
-import { decideFailure } from './failure.js';
-import {
-  assertHold,
-  onAdoptFailed,
-  onLooked,
-  onNodeLoss,
-  onNodeNews,
-  onNothingToAdopt,
-  onStale,
-} from './holding.js';
+import { ask, enter, log, waitTimers } from './core.js';
+import { onEngine, onMissing, onSick } from './failing.js';
+import { assertHold, lossTimer, onLooked, onNodeLoss, onNodeNews, onStale } from './holding.js';
+import { onProgress, onReadyResult } from './loading.js';
 import * as make from './make.js';
+import { onAnswer, onGranted, onNoAnswer, onSpawned, onSpawnFailed } from './starting.js';
 import type { ReplicaEffect, ReplicaEvent, ReplicaState, TimerId } from './state.js';
-import { afterStop, drain, end, finish, onStopFailed, stop, stopEffect } from './stopping.js';
+import { drain, end, finish, onStopFailed, onStopped, stop, stopEffect } from './stopping.js';
 
 export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): ReplicaEffect[] {
   if (s.outcome !== null) return ev.type === 'ledger' ? afterTheEnd(s, ev.reply, now) : [];
@@ -29,54 +20,33 @@ export function replicaStep(s: ReplicaState, ev: ReplicaEvent, now: number): Rep
       return resume(s, now);
     case 'ledger':
       return onLedger(s, ev.reply, now);
-    case 'launched': {
-      if (ev.fence !== s.fence || s.phase !== 'placing') return [];
-      s.members = make.membersRunning(s, ev.result);
-      s.endpoint = make.url(ev.result);
-      s.key_id = ev.result.key_id ?? null;
-      s.stop_ms = ev.result.stop_ms ?? null;
-      const how = ev.result.adopted && (s.claiming || s.adopt !== null) ? 'taken over' : 'started';
-      // The ledger knows it as nobody's, or as another run's.
-      const claimed = s.claiming ? assertHold(s) : [];
-      s.claiming = false;
-      s.adopt = null;
-      s.adopt_own = false;
-      enter(
-        s,
-        now,
-        'loading',
-        `engine ${how} on ${node(s)} (pid ${ev.result.pid}), loading the model`,
-        s.spec.no_progress_timeout,
-      );
-      return [...claimed, { do: 'await_ready', node: node(s), order: make.order(s) }];
-    }
+    case 'launched':
+    case 'prepared':
+      return onAnswer(s, ev, now);
     case 'launch_failed':
-      return onLaunchFailed(s, ev, now);
+    case 'prepare_failed':
+      return onNoAnswer(s, ev, now);
     case 'adopt_failed':
-      return onAdoptFailed(s, ev, now);
+      return onNoAnswer(s, { ...ev, delivered: true }, now);
+    case 'spawned':
+      return onSpawned(s, ev, now);
+    case 'spawn_failed':
+      return onSpawnFailed(s, ev, now);
     case 'looked':
       return onLooked(s, ev.result, now);
     case 'look_failed':
       return s.phase === 'pending' ? end(s, now, ev.code, ev.sentence) : [];
-    case 'ready_result': {
-      if (ev.fence !== s.fence || s.phase !== 'loading') return [];
-      if (!ev.result.ready) return fail(s, ev.result.failure, 0, now);
-      return ready(s, ev.result.pid, now);
-    }
-    case 'progress': {
-      if (ev.msg.fence !== s.fence || s.phase !== 'loading' || !isMember(s, ev.msg.node, null)) return [];
-      s.progress = { stage: ev.msg.stage, percent: ev.msg.percent, at: new Date(now).toISOString() };
-      s.reason = `loading: ${ev.msg.stage}`;
-      s.deadline = now + s.spec.no_progress_timeout;
-      return [];
-    }
+    case 'ready_result':
+      return onReadyResult(s, ev, now);
+    case 'progress':
+      return onProgress(s, ev.msg, now);
     case 'ignored':
       log(s, now, `ignored a signal ${ev.what} that has not its shape (${ev.fault})`);
       return [];
     case 'engine':
       return onEngine(s, ev.event, now);
     case 'stopped':
-      return ev.fence === s.fence && s.phase === 'stopping' ? afterStop(s, ev.proofs, now) : [];
+      return ev.fence === s.fence && s.phase === 'stopping' ? onStopped(s, ev.proofs, now) : [];
     case 'stop_failed':
       return ev.fence === s.fence && s.phase === 'stopping' ? onStopFailed(s, ev, now) : [];
     case 'drained':
@@ -114,7 +84,7 @@ function afterTheEnd(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffec
 function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[] {
   if (r.kind === 'assert') return assertHold(s);
   if (r.kind === 'stale') return onStale(s, r, now);
-  if (r.kind === 'node') return r.news === 'missing' ? onMissing(s, r, now) : onNodeNews(s, r, now);
+  if (r.kind === 'node') return onNode(s, r, now);
   if (r.kind === 'ack') {
     if (r.key === s.asserting) s.asserting = null;
     if (r.key !== s.draining_key || s.phase !== 'draining') return [];
@@ -134,28 +104,7 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
     ];
   }
   if (r.key !== s.reserving || s.phase !== 'pending') return giveBack(s, r, now);
-  if (r.kind === 'granted') {
-    s.reserving = null;
-    s.generation++;
-    s.fence = r.fence;
-    s.last_fence = r.fence;
-    s.grant = { members: r.members, why: r.why };
-    if (s.adopt_own) return onNothingToAdopt(s, now);
-    enter(
-      s,
-      now,
-      'placing',
-      `granted ${r.why}; preparing generation ${s.generation}`,
-      TIMING.launchScheduleToStart,
-    );
-    return [
-      { do: 'clear_timer', id: 'pending' },
-      { do: 'clear_timer', id: 'exclusion' },
-      s.adopt === null
-        ? { do: 'launch', node: node(s), order: make.order(s) }
-        : { do: 'adopt', node: node(s), order: make.adoptOrder(s) },
-    ];
-  }
+  if (r.kind === 'granted') return onGranted(s, r, now);
   if (r.hopeless && !s.ever_ready) return end(s, now, 'DOES_NOT_FIT', r.reason);
   const reason = `waiting for GPUs: ${r.reason}`;
   if (s.reason !== reason) log(s, now, reason);
@@ -163,11 +112,9 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
   return [];
 }
 
-/** Its node is there, knows of no such engine, and has no exit to tell: its records were lost. */
-function onMissing(s: ReplicaState, r: Extract<LedgerReply, { kind: 'node' }>, now: number): ReplicaEffect[] {
-  if (r.fence !== s.fence || s.phase !== 'ready') return [];
-  const member = s.grant?.members.find(m => m.node === r.node)?.rank ?? 0;
-  return fail(s, make.launchDigest('ENGINE_UNKNOWN', 'retry', r.reason), member, now);
+function onNode(s: ReplicaState, r: Extract<LedgerReply, { kind: 'node' }>, now: number): ReplicaEffect[] {
+  if (r.news === 'missing') return onMissing(s, r, now);
+  return r.news === 'sick' ? onSick(s, r, now) : onNodeNews(s, r, now);
 }
 
 /**
@@ -179,98 +126,6 @@ function giveBack(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
   s.last_fence = r.fence;
   log(s, now, `gave back a grant that came too late (fence ${r.fence})`);
   return [{ do: 'ledger', msg: make.unused(s, r, now) }];
-}
-
-function onLaunchFailed(
-  s: ReplicaState,
-  ev: Extract<ReplicaEvent, { type: 'launch_failed' }>,
-  now: number,
-): ReplicaEffect[] {
-  if (ev.fence !== s.fence || s.phase !== 'placing') return [];
-  const at = node(s);
-  const elsewhere = make.LAUNCH_ELSEWHERE.has(ev.code);
-  if (elsewhere || !ev.delivered)
-    s.exclude = excluding(s.exclude, at, ev.code, ev.sentence, s.ever_ready, now);
-  if (!ev.delivered) {
-    // No attempt reached the node: nothing runs there, so nothing has to be proven (INV-2) and the next node is free.
-    log(s, now, `${at} did not take the order: ${ev.sentence}`);
-    return ask(s, now, `${at} did not take the order`, make.atRest(s, now));
-  }
-  const cls: FailureClass = ev.code === 'NODE_UNREACHABLE' || elsewhere ? 'host_stop' : 'retry';
-  const digest = make.launchDigest(ev.code, cls, ev.sentence);
-  // host_stop here means only "not counted": the class that people see is the honest one.
-  return fail(s, digest, 0, now, elsewhere ? 'node_fault' : 'retry');
-}
-
-function ready(s: ReplicaState, pid: number, now: number): ReplicaEffect[] {
-  s.was_ready = true;
-  s.ever_ready = true;
-  s.exclude = [];
-  s.port_conflict_spared = false;
-  s.members = s.members.map(m => ({ ...m, pid, state: 'ready' }));
-  enter(s, now, 'ready', `serving ${s.spec.served_model_name} at ${s.endpoint}`, null);
-  return [{ do: 'ledger', msg: make.endpointMsg(s, 'ready') }];
-}
-
-function onEngine(
-  s: ReplicaState,
-  e: Extract<ReplicaEvent, { type: 'engine' }>['event'],
-  now: number,
-): ReplicaEffect[] {
-  // Any node's certificate can send an event; only the member's own counts (INV-8).
-  if (e.fence === s.fence && !isMember(s, e.node, e.rank)) {
-    log(s, now, `ignored: ${e.node} told of an exit of member ${e.rank}, which is not on it`);
-    return [];
-  }
-  const key = `${e.fence}/${e.rank}`;
-  if ((s.seen[key] ?? 0) >= e.seq) return [];
-  // Only the present generation's counters are kept: older fences never come back (INV-6).
-  s.seen = {
-    ...Object.fromEntries(Object.entries(s.seen).filter(([k]) => k.startsWith(`${s.fence}/`))),
-    [key]: e.seq,
-  };
-  if (e.fence !== s.fence) return [];
-  log(
-    s,
-    now,
-    `engine ${e.rank} exited (${make.exitText(e.failure.exit)})${e.requested ? ', as ordered' : ''}`,
-  );
-  // What ended it is counted already, and its stop is ordered or proven.
-  if (s.phase === 'stopping' || s.phase === 'backing_off') return [];
-  return fail(s, e.failure, e.rank, now);
-}
-
-/** INV-7: any unrequested exit, whatever its code, ends the generation; all members are stopped and proven. */
-function fail(
-  s: ReplicaState,
-  failure: FailureDigest,
-  member: number,
-  now: number,
-  shownClass?: FailureClass,
-): ReplicaEffect[] {
-  s.last_failure = { ...failure, class: shownClass ?? failure.class, member };
-  // It was leaving anyway: the exit only makes the drain shorter.
-  if (s.phase === 'draining' && s.after_stop !== null) return stop(s, now, s.after_stop, failure.sentence);
-  const decision = decideFailure({
-    failure,
-    wasReady: s.was_ready,
-    earlier: s.failures,
-    portConflictSpared: s.port_conflict_spared,
-    restart: s.spec.restart,
-    now,
-  });
-  s.failures = decision.failures;
-  s.port_conflict_spared = decision.portConflictSpared;
-  if (failure.class === 'node_fault') {
-    s.exclude = excluding(s.exclude, node(s), failure.code, failure.sentence, s.ever_ready, now);
-  }
-  return stop(s, now, decision.after, failure.sentence);
-}
-
-/** `rank` null: any. A sender that isn't named is an older control plane's word. */
-function isMember(s: ReplicaState, from: string | undefined, rank: number | null): boolean {
-  if (from === undefined) return true;
-  return (s.grant?.members ?? []).some(m => m.node === from && (rank === null || m.rank === rank));
 }
 
 function onTimer(s: ReplicaState, id: TimerId, now: number): ReplicaEffect[] {
@@ -307,8 +162,7 @@ function resume(s: ReplicaState, now: number): ReplicaEffect[] {
   if (s.phase === 'pending') return waitTimers(s, now);
   // The ledger knows its holder by the run that tells of it.
   const effects = assertHold(s);
-  const until = s.lost?.until ?? null;
-  if (until !== null) effects.push({ do: 'timer', id: 'node_loss', ms: Math.max(1, until - now) });
+  if (s.lost.some(l => l.until !== null)) effects.push(...lossTimer(s, now));
   if (s.phase === 'backing_off')
     effects.push({ do: 'timer', id: 'back_off', ms: Math.max(1, (s.deadline ?? now) - now) });
   if (s.phase === 'stopping') effects.push(stopEffect(s));
@@ -338,6 +192,8 @@ function again(s: ReplicaState, now: number, why: string): ReplicaEffect[] {
       return stop(s, now, { next: 'renew' }, why);
     case 'draining':
     case 'stopping':
+      // What is heard of this generation's end changes that no more.
+      s.failing = null;
       if (!s.cancelled) s.after_stop = { next: 'renew' };
       return [];
     case 'stopped':
@@ -365,6 +221,7 @@ function onCancel(s: ReplicaState, now: number): ReplicaEffect[] {
       return drain(s, now, { next: 'end' }, 'cancelled');
     case 'draining':
     case 'stopping':
+      s.failing = null;
       s.after_stop = { next: 'end' };
       return [];
     default:

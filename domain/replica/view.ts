@@ -2,7 +2,9 @@
 // one state.
 import { specHash } from '../../contracts/spec.js';
 import type { ReplicaStatus } from '../../contracts/status.js';
+import { isGang } from './core.js';
 import { inWindow } from './failure.js';
+import { shown } from './progress.js';
 import type { ReplicaState } from './state.js';
 
 const iso = (ms: number): string => new Date(ms).toISOString();
@@ -18,8 +20,15 @@ export function statusOf(s: ReplicaState, now: number): ReplicaStatus {
     generation: s.generation,
     fence: s.fence,
     spec_hash: specHash(s.spec),
-    progress: s.progress === null ? null : { ...s.progress, eta_s: null },
-    members: s.members,
+    progress: s.progress === null ? null : shown(s.progress),
+    members: s.members.map(({ node, rank, gpus, pid, ports, state }) => ({
+      node,
+      rank,
+      gpus,
+      pid,
+      ports,
+      state,
+    })),
     endpoint: s.phase === 'ready' ? s.endpoint : null,
     placement: { why: s.grant?.why ?? null },
     restarts: { in_window: counted, left: Math.max(0, s.spec.restart.max_failures - 1 - counted) },
@@ -49,10 +58,15 @@ export function detailsOf(s: ReplicaState): string {
   const lines = [`**${s.phase}** since ${iso(s.since)}: ${s.reason}`, ''];
   lines.push(`- generation ${s.generation}${s.fence === null ? '' : `, fence ${s.fence}`}`);
   if (s.grant !== null) lines.push(`- placed: ${s.grant.why}`);
+  if (isGang(s))
+    for (const m of s.members)
+      lines.push(`- rank ${m.rank} on ${m.node}: ${m.state}${m.pid === null ? '' : `, pid ${m.pid}`}`);
   if (s.endpoint !== null) lines.push(`- engine: ${s.endpoint}`);
   if (s.deadline !== null) lines.push(`- deadline: ${iso(s.deadline)}`);
   if (s.last_failure !== null)
-    lines.push(`- last failure (${s.last_failure.class}): ${s.last_failure.sentence}`);
+    lines.push(
+      `- last failure (${s.last_failure.class}): ${s.spec.nodes > 1 ? `rank ${s.last_failure.member}: ` : ''}${s.last_failure.sentence}`,
+    );
   if (s.last_failure !== null && s.last_failure.tail.length > 0) {
     lines.push('', '```', ...s.last_failure.tail, '```');
   }

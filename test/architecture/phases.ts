@@ -5,7 +5,10 @@ import { parseReplicaSpec, type ReplicaSpec } from '../../contracts/spec.js';
 import { initialReplica, type ReplicaEvent, type ReplicaState } from '../../domain/replica/state.js';
 import { replicaStep } from '../../domain/replica/step.js';
 
-const MEMBERS = [{ node: 'n1', rank: 0, slots: [0] }];
+const MEMBERS = [
+  { node: 'n1', rank: 0, slots: [0] },
+  { node: 'n2', rank: 1, slots: [0] },
+];
 const PROOF: StopProof = { proof: 'strong', at: '', leaked: [] };
 const NOW = 1_000;
 
@@ -16,6 +19,7 @@ export function reachable(): { changes: Set<string>; ends: Set<string> } {
   const todo = [
     initialReplica(spec(), 'run', NOW),
     initialReplica(spec(), 'run', NOW, { node: 'n1', pid: 77, port: 8_000 }),
+    initialReplica(spec(2), 'run', NOW),
   ];
   while (todo.length > 0) {
     const state = todo.pop()!;
@@ -23,9 +27,11 @@ export function reachable(): { changes: Set<string>; ends: Set<string> } {
     for (const event of eventsIn(state)) {
       const next = structuredClone(state);
       replicaStep(next, event, NOW);
+      // Nothing is decided by it, and it would make up most of each copy.
+      next.journal = [];
       if (next.phase !== state.phase) changes.add(`${state.phase} → ${next.phase}`);
       const key = decidesBy(next);
-      if (!seen.has(key)) todo.push(next);
+      if (!seen.has(key) && isTried(next)) todo.push(next);
       seen.add(key);
     }
   }
@@ -33,8 +39,16 @@ export function reachable(): { changes: Set<string>; ends: Set<string> } {
   return { changes, ends };
 }
 
+/**
+ * Of a gang there are more states than can be walked: the start of its first generation is, with a second member of which
+ * all goes well. What is the same for one member and for several is walked with the one.
+ */
+const isTried = (s: ReplicaState): boolean =>
+  s.spec.nodes === 1 || (s.generation <= 1 && s.keys <= 2 && s.phase !== 'stopping');
+
 /** What the decisions look at, counters cut off where they stop to matter. */
 function decidesBy(s: ReplicaState): string {
+  if (s.outcome !== null) return s.phase;
   return JSON.stringify([
     s.phase,
     s.after_stop?.next,
@@ -45,88 +59,46 @@ function decidesBy(s: ReplicaState): string {
     s.port_conflict_spared,
     s.draining_key !== null,
     s.reserving !== null,
-    s.proofs !== null,
     s.asserting !== null,
     s.claiming,
-    s.lost !== null,
+    s.lost.length > 0,
+    // What else is known of a single member is told by its phase.
+    s.members.map(m =>
+      (s.spec.nodes === 1 ? [m.proof] : [m.prepared, m.pid, m.refused, m.proof, m.unproven, m.gone]).map(
+        known => known !== null,
+      ),
+    ),
     s.adopt,
-    s.outcome?.kind,
+    s.spec.nodes,
   ]);
 }
 
+const CLASSES = ['permanent', 'retry', 'gpu_cleanup', 'node_fault', 'port_conflict', 'host_stop'] as const;
+const failuresOf = (s: ReplicaState): FailureDigest[] =>
+  (s.spec.nodes === 1 ? CLASSES : (['permanent', 'host_stop'] as const)).map(digest);
+const refusalsOf = (s: ReplicaState): string[] =>
+  s.spec.nodes === 1 ? ['MODEL_MISSING', 'STALE_FENCE', 'SPAWN_FAILED'] : ['MODEL_MISSING'];
+
 function eventsIn(s: ReplicaState): ReplicaEvent[] {
+  const members = MEMBERS.slice(0, s.spec.nodes);
   const fence = s.fence ?? 1;
+  const next = s.last_fence + 1;
   const key = s.reserving ?? s.draining_key ?? 'run/reserve/0';
-  const classes: FailureDigest['class'][] = [
-    'permanent',
-    'retry',
-    'gpu_cleanup',
-    'node_fault',
-    'port_conflict',
-    'host_stop',
-  ];
-  const failures = classes.map(digest);
   return [
     ...(s.keys === 0 ? [{ type: 'started' as const }] : []),
-    { type: 'ledger', reply: { kind: 'granted', key, fence: s.last_fence + 1, members: MEMBERS, why: '' } },
+    { type: 'ledger', reply: { kind: 'granted', key, fence: next, members, why: '' } },
     { type: 'ledger', reply: { kind: 'waiting', key, reason: 'full', hopeless: false } },
     { type: 'ledger', reply: { kind: 'waiting', key, reason: 'nowhere', hopeless: true } },
-    { type: 'ledger', reply: { kind: 'stale', key, fence: s.last_fence + 1, members: MEMBERS } },
+    { type: 'ledger', reply: { kind: 'stale', key, fence: next, members } },
     { type: 'ledger', reply: { kind: 'ack', key, version: 1, queues: [] } },
     { type: 'ledger', reply: { kind: 'assert', key: '' } },
     ...(s.asserting === null
       ? []
-      : [fence, s.last_fence + 1].map(f => ({
+      : [fence, next].map(f => ({
           type: 'ledger' as const,
-          reply: { kind: 'stale' as const, key: s.asserting!, fence: f, members: MEMBERS },
+          reply: { kind: 'stale' as const, key: s.asserting!, fence: f, members },
         }))),
-    ...(['lost', 'back', 'forgotten', 'missing'] as const).map(news => ({
-      type: 'ledger' as const,
-      reply: { kind: 'node' as const, key: '', node: 'n1', fence, news, at: NOW, reason: 'dark' },
-    })),
-    ...['FENCE_CONFLICT', 'ENGINE_UNKNOWN', 'NODE_UNREACHABLE'].map(code => ({
-      type: 'adopt_failed' as const,
-      fence,
-      code,
-      sentence: 'no',
-    })),
-    {
-      type: 'launched',
-      fence,
-      result: { gpus: [], ports: { http: 1 }, mgmt_addr: null, key_id: null, pid: 1, adopted: false },
-    },
-    ...['MODEL_MISSING', 'STALE_FENCE', 'SPAWN_FAILED'].flatMap(code =>
-      [true, false].map(delivered => ({
-        type: 'launch_failed' as const,
-        fence,
-        code,
-        sentence: 'no',
-        delivered,
-      })),
-    ),
-    { type: 'ready_result', fence, result: { ready: true, pid: 1, model_ids: [] } },
-    ...failures.map(failure => ({
-      type: 'ready_result' as const,
-      fence,
-      result: { ready: false as const, failure },
-    })),
-    { type: 'progress', msg: { fence, stage: 'loading', percent: null } },
-    ...failures.map(failure => ({
-      type: 'engine' as const,
-      event: {
-        replica: 'r',
-        fence,
-        rank: 0,
-        seq: (s.seen[`${fence}/0`] ?? 0) + 1,
-        kind: 'exited' as const,
-        at: '',
-        requested: false,
-        failure,
-      },
-    })),
-    { type: 'stopped', fence, proofs: [{ node: 'n1', proof: PROOF }] },
-    { type: 'stop_failed', fence, sentence: 'no', leaked: true },
-    { type: 'stop_failed', fence, sentence: 'no', leaked: false },
+    ...members.flatMap(({ node, rank }) => memberEvents(s, node, rank, fence)),
     { type: 'drained', fence, drained: true, outstanding: 0, heard: true },
     { type: 'drained', fence, drained: false, outstanding: 3, heard: true },
     { type: 'timer', id: 'back_off' },
@@ -134,9 +106,76 @@ function eventsIn(s: ReplicaState): ReplicaEvent[] {
     { type: 'timer', id: 'node_loss' },
     { type: 'looked', result: { slots: [0], engine: null } },
     { type: 'look_failed', code: 'ADOPT_REFUSED', sentence: 'no' },
-    { type: 'apply', spec: spec() },
+    { type: 'apply', spec: s.spec },
     { type: 'restart', by: '' },
     { type: 'cancel' },
+  ];
+}
+
+/** `launch` is ordered of one member, `prepare` and `spawn` of several. */
+function memberEvents(s: ReplicaState, node: string, rank: number, fence: number): ReplicaEvent[] {
+  const said = { gpus: [], ports: { http: 1 }, mgmt_addr: '10.0.0.1', key_id: null };
+  const runs = { pid: 1, adopted: false };
+  const orders = s.spec.nodes === 1 ? (['launch'] as const) : (['prepare', 'spawn'] as const);
+  const well: ReplicaEvent[] = [
+    ...(s.spec.nodes === 1 || s.claiming
+      ? [{ type: 'launched' as const, fence, rank, result: { ...said, ...runs } }]
+      : [
+          { type: 'prepared' as const, fence, rank, result: said },
+          { type: 'spawned' as const, fence, rank, result: runs },
+        ]),
+    { type: 'stopped', fence, proofs: [{ node, proof: PROOF }] },
+  ];
+  if (rank > 0) return well;
+  return [
+    ...well,
+    ...(['lost', 'back', 'forgotten', 'missing', 'sick'] as const).map(news => ({
+      type: 'ledger' as const,
+      reply: { kind: 'node' as const, key: '', node, fence, news, at: NOW, reason: 'dark' },
+    })),
+    ...['FENCE_CONFLICT', 'ENGINE_UNKNOWN', 'NODE_UNREACHABLE'].map(code => ({
+      type: 'adopt_failed' as const,
+      fence,
+      rank,
+      code,
+      sentence: 'no',
+    })),
+    ...orders.flatMap(order =>
+      refusalsOf(s).flatMap(code =>
+        [true, false].map(delivered => ({
+          type: `${order}_failed` as const,
+          fence,
+          rank,
+          code,
+          sentence: 'no',
+          delivered,
+        })),
+      ),
+    ),
+    { type: 'ready_result', fence, rank, result: { ready: true, pid: 1, model_ids: [] } },
+    ...failuresOf(s).map(failure => ({
+      type: 'ready_result' as const,
+      fence,
+      rank,
+      result: { ready: false as const, failure },
+    })),
+    { type: 'progress', msg: { node, fence, stage: 'loading', percent: null } },
+    ...failuresOf(s).map(failure => ({
+      type: 'engine' as const,
+      event: {
+        node,
+        replica: 'r',
+        fence,
+        rank,
+        seq: (s.seen[`${fence}/${rank}`] ?? 0) + 1,
+        kind: 'exited' as const,
+        at: '',
+        requested: false,
+        failure,
+      },
+    })),
+    { type: 'stop_failed', fence, node, sentence: 'no', leaked: true },
+    { type: 'stop_failed', fence, node, sentence: 'no', leaked: false },
   ];
 }
 
@@ -144,10 +183,12 @@ function digest(cls: FailureDigest['class']): FailureDigest {
   return { code: 'ENGINE_FAILED', class: cls, sentence: 'no', exit: null, tail: [], evidence: null };
 }
 
-function spec(): ReplicaSpec {
+function spec(nodes = 1): ReplicaSpec {
   const given = {
     model: 'm',
     engine: 'vllm',
+    nodes,
+    tensor_parallel: nodes,
     placement: { timeout: '1h' },
     restart: { max_failures: 2 },
   };

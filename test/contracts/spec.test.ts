@@ -137,9 +137,14 @@ describe('a replica spec', () => {
     expect(faultsOf({ env_from_files: { HF_TOKEN: 'hf-token' } })).toBe('');
   });
 
-  it('refuses what this release does not do with a sentence', () => {
-    expect(faultsOf({ nodes: 2 })).toContain('not in this release');
-    expect(faultsOf({ engine: 'sglang' })).toContain('SGLang is not in this release');
+  it('takes several nodes whose members have as many GPUs, whole ones, and any engine of agent.yaml', () => {
+    expect(faultsOf({ nodes: 2, tensor_parallel: 16 })).toBe('');
+    expect(faultsOf({ nodes: 3, tensor_parallel: 8, pipeline_parallel: 3, engine: 'sglang' })).toBe('');
+    expect(faultsOf({ nodes: 2 })).toContain(
+      'nodes: tensor_parallel × pipeline_parallel = 1 does not divide',
+    );
+    expect(faultsOf({ nodes: 3, tensor_parallel: 8 })).toContain('= 8 does not divide by nodes = 3');
+    expect(faultsOf({ nodes: 128, tensor_parallel: 128 })).toContain('nodes: is 128, at most 64');
   });
 
   it('refuses a name that is not the workflow id', () => {

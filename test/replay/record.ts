@@ -230,3 +230,30 @@ it('records a claim, an adoption, a reset and the loss of a node', async () => {
   await moves.reaches('ready', 2);
   await record(installation, 'replica/moves', 'replica-node-lost');
 });
+
+it('records a gang: a refusal, a member that ends, a stop that is ordered again, an end', async () => {
+  const installation = await server.install({ times: SHORT });
+  const nodes = await Promise.all(
+    ['n1', 'n2', 'n3', 'n4'].map(async id => {
+      const node = installation.silentNode(id);
+      node.fabrics = ['ib-a'];
+      return (await node.start()).hello();
+    }),
+  );
+  const [n1, n2] = nodes;
+  n1!.hold('prepare').refuse('MODEL_MISSING', 'no /models/x');
+  const gang = await installation.startReplica('gang', {
+    nodes: 3,
+    tensor_parallel: 3,
+    restart: { max_failures: 5, backoff_base: '200ms' },
+  });
+  const { fence } = await gang.reaches('ready');
+  n2!.hold('stop').refuse('NODE_UNREACHABLE', 'not now');
+  await n2!.exit('gang', fence!);
+  await gang.reaches('ready', 3);
+  await gang.restart();
+  await gang.reaches('ready', 4);
+  await gang.handle.cancel();
+  await gang.ended();
+  await record(installation, 'replica/gang', 'replica-gang');
+});

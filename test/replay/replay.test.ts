@@ -33,7 +33,10 @@ it('there is a history of every workflow type, and of each one of a run that con
 });
 
 it.each([
-  ['replica', ['launch', 'await_ready', 'stop', 'await_drained', 'plan', 'check', 'adopt', 'look']],
+  [
+    'replica',
+    ['launch', 'prepare', 'spawn', 'await_ready', 'stop', 'await_drained', 'plan', 'check', 'adopt', 'look'],
+  ],
   ['fleet', ['push_routes', 'survey', 'stop']],
   ['node', ['watch_silent']],
 ])('there is a history of %s in which each of its activities was ordered', (type, activities) => {

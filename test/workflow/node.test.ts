@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SilentVerdict } from '../../contracts/activities.js';
 import { nodeWorkflowId } from '../../contracts/ids.js';
+import type { NodeRow } from '../../contracts/status.js';
 import { survey } from '../../server/survey.js';
 import { eventually, type Installation, TestServer } from './harness.js';
 import { activitySummaries, currentDetails } from './history.js';
@@ -28,7 +29,9 @@ describe('a node', () => {
     const node = await installation
       .silentNode('n-hello', 2)
       .hello({ proven: false, inventory: inventory('n-hello', 2, { labels: { rack: 'r12' } }) });
-    const row = await installation.row(node.id, r => r.state === 'connected', 'is connected');
+    // A ledger that has just begun blocks every node for a moment.
+    const settled = (r: NodeRow) => r.state === 'connected' && r.conditions.every(c => c.code !== 'blocked');
+    const row = await installation.row(node.id, settled, 'is connected');
     expect(row).toMatchObject({
       labels: { rack: 'r12' },
       gpus: { total: 2, free: 2, held: 0, foreign: 0, unusable: 0 },
@@ -223,6 +226,73 @@ describe('a node that is silent', () => {
     expect(await installation.fleet.node(node.id)).toMatchObject({ state: 'connected', session: 2 });
     await installation.row(node.id, r => r.state === 'connected', 'is connected');
   });
+});
+
+it('a GPU that can not go on costs its replica one stop and no counted failure, and is not offered again', async () => {
+  const node = await installation.node('n-sick', 2);
+  const replica = await installation.startReplica('sick', { placement: { nodes: [node.id] } });
+  const { fence, members } = await replica.reaches('ready');
+  const sick = inventory(node.id, 2);
+  const lost = sick.gpus.find(g => g.uuid === members[0]!.gpus[0])!;
+  Object.assign(lost, { usable: false, reason: 'GPU is lost', fatal: true });
+  await installation.fleet.inventory(node.id, { session: 1, inventory: sick });
+  const next = await replica.reaches('ready', 2);
+  expect(next.members[0]!.gpus).not.toContain(lost.uuid);
+  expect(next.restarts.in_window).toBe(0);
+  expect(next.last_failure).toMatchObject({ class: 'node_fault' });
+  expect(next.last_failure?.sentence).toContain('GPU is lost');
+  expect(node.calls.filter(c => c.activity === 'stop').map(c => c.fence)).toEqual([fence]);
+  expect(installation.drains.filter(d => d.fence === fence)).toEqual([]);
+  // Told once: the same inventory again moves nobody.
+  await installation.fleet.inventory(node.id, { session: 1, inventory: { ...sick, driver_version: '1' } });
+  await installation.row(node.id, r => r.gpus.unusable === 1, 'has one GPU less');
+  expect((await replica.status()).generation).toBe(2);
+});
+
+it('a GPU that was left in use is shown with who has it, proven when asked again, or free by an operator’s word', async () => {
+  const node = await installation.node('n-left', 3);
+  const replica = await installation.startReplica('left', { placement: { nodes: [node.id] } });
+  const { fence, members } = await replica.reaches('ready');
+  const [gpu] = members[0]!.gpus;
+  const at = '2026-01-01T00:00:00Z';
+  const leaked = { proof: 'strong' as const, at, leaked: [{ gpu: gpu!, pids: [4711], used_mib: 70_000 }] };
+  node.hold('stop').answer(leaked);
+  await node.exit('left', fence!);
+  await replica.reaches('ready', 2);
+  await installation.row(node.id, r => r.gpus.leaked === 1, 'shows the leak');
+  const slot = Number(Object.entries(await slotsOf(node)).find(([, uuid]) => uuid === gpu)![0]);
+  expect(await installation.fleet.left(node.id)).toEqual([
+    expect.objectContaining({ replica: 'left', fence, slots: [slot], since: at, gpus: leaked.leaked }),
+  ]);
+  const ask = (over: object = {}) =>
+    installation.fleet.proveLeft({ node: node.id, slots: null, gpus: null, by: 'ada', word: false, ...over });
+  node.hold('stop').answer(leaked);
+  expect(await ask()).toMatchObject({ holds: [{ outcome: 'left', gpus: leaked.leaked }] });
+  // A word for another GPU of the same hold is none for this one.
+  node.hold('stop').answer(leaked);
+  expect(await ask({ slots: [slot], gpus: ['GPU-other'], word: true })).toMatchObject({
+    holds: [{ outcome: 'left', why: expect.stringContaining('too, which were not named') }],
+  });
+  node.hold('stop').answer(leaked);
+  const word = node.hold('stop');
+  const cleared = ask({ slots: [slot], gpus: [gpu!], word: true });
+  expect(await word.called).toMatchObject({ fence, by_word: 'ada' });
+  word.answer({ proof: 'operator', at, leaked: [] });
+  expect(await cleared).toMatchObject({ holds: [{ outcome: 'cleared', fence }] });
+  await installation.row(node.id, r => r.gpus.leaked === 0 && r.gpus.free === 2, 'has the GPU back');
+  expect(await installation.fleet.left(node.id)).toEqual([]);
+  expect((await installation.fleet.ledger()).journal.map(j => j.text)).toContainEqual(
+    expect.stringContaining('by the word of ada'),
+  );
+  expect(await ask()).toEqual({ holds: [] });
+  await expect(ask({ slots: [slot === 0 ? 1 : 0] })).rejects.toMatchObject({
+    code: expect.stringMatching(/GPU_HELD|BAD_REQUEST/),
+  });
+  await installation.fleet.noteNode(node.id, { text: 'slot 0 is free by the word of ada' });
+  expect((await installation.fleet.node(node.id)).journal.at(-1)?.text).toBe(
+    'slot 0 is free by the word of ada',
+  );
+  await node.end();
 });
 
 it('a survey names the open replicas, with the node that they are on, and the open nodes', async () => {

@@ -63,8 +63,13 @@ describe('a replica that is started', () => {
       fence: order.fence,
       stage: 'loading weights',
       percent: 40,
+      eta_ms: 71_400,
     });
-    expect((await replica.status()).progress).toMatchObject({ stage: 'loading weights', percent: 40 });
+    expect((await replica.status()).progress).toMatchObject({
+      stage: 'loading weights',
+      percent: 40,
+      eta_s: 71,
+    });
     expect(await replica.route()).toBeUndefined();
 
     loading.answer({ ready: true, pid: 78, model_ids: ['Qwen/Qwen3-8B'] });

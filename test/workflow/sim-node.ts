@@ -11,6 +11,7 @@ import type {
   Prepared,
   ReadyResult,
   Spawned,
+  SpawnOrder,
   StopOrder,
 } from '../../contracts/activities.js';
 import type { EngineEvent, EngineReport, FailureDigest, StopProof } from '../../contracts/engine.js';
@@ -21,15 +22,19 @@ import type { NodeHello } from '../../contracts/messages.js';
 import { canonicalJson, specHash } from '../../contracts/spec.js';
 import type { Installation } from './harness.js';
 
-type Steered = 'launch' | 'adopt' | 'await_ready' | 'stop';
+type Steered = 'launch' | 'prepare' | 'spawn' | 'adopt' | 'await_ready' | 'stop';
 interface Orders {
   launch: MemberOrder;
+  prepare: MemberOrder;
+  spawn: SpawnOrder;
   adopt: AdoptOrder;
   await_ready: MemberOrder;
   stop: StopOrder;
 }
 interface Answers {
   launch: Prepared & Spawned;
+  prepare: Prepared;
+  spawn: Spawned;
   adopt: Prepared & Spawned;
   await_ready: ReadyResult;
   stop: StopProof;
@@ -52,6 +57,8 @@ export class SimNode {
   session = 0;
   private readonly held: { [K in Steered]: ((order: Orders[K]) => Promise<Answers[K]>)[] } = {
     launch: [],
+    prepare: [],
+    spawn: [],
     adopt: [],
     await_ready: [],
     stop: [],
@@ -114,6 +121,11 @@ export class SimNode {
     };
   }
 
+  /** What the test steered and nobody called goes well again. */
+  unhold(): void {
+    for (const held of Object.values(this.held)) held.length = 0;
+  }
+
   /** Every call of `activity` is refused, until told otherwise by `null`. */
   refuseAll: Partial<Record<Steered, { code: ErrorCode; sentence: string } | null>> = {};
 
@@ -131,7 +143,9 @@ export class SimNode {
       proven: true,
       clock_offset_ms: 0,
       heartbeat_interval_ms: 5_000,
-      inventory: inventory(this.id, this.gpus),
+      inventory: inventory(this.id, this.gpus, {
+        fabrics: this.fabrics.map(name => ({ name, usable: true, hcas: [], problems: [] })),
+      }),
       engines: this.running(),
       ...over,
     });
@@ -140,10 +154,15 @@ export class SimNode {
 
   /** The engine of that fence ended by itself; told as the control plane tells it. */
   exit(replica: string, fence: number, failure: Partial<FailureDigest> = {}, seq = 1): Promise<unknown> {
+    const rank = this.engines.get(fence)?.rank ?? 0;
     this.engines.delete(fence);
-    return this.installation.fleet.engineEvent(this.id, exitEvent(replica, fence, failure, seq));
+    return this.installation.fleet.engineEvent(this.id, { ...exitEvent(replica, fence, failure, seq), rank });
   }
 
+  /** The fabrics that its next hello tells of (INV-3). */
+  fabrics: string[] = [];
+  /** What its engine says to be. */
+  version = '0.33.0';
   /** What runs on it, by fence. */
   readonly engines = new Map<number, MemberOrder & { pid: number }>();
   /** What `look` answers. */
@@ -159,28 +178,40 @@ export class SimNode {
       gpus: e.slots.map(slot => gpuId(this.id, slot)),
       ports: { http: portOf(e.fence) },
       stage: null,
-      serves: {
-        model: e.spec.served_model_name,
-        aliases: e.spec.aliases,
-        url: `http://127.0.0.1:${portOf(e.fence)}`,
-        key_id: 'k1',
-        revision: specHash(e.spec),
-      },
+      serves:
+        e.rank > 0
+          ? null
+          : {
+              model: e.spec.served_model_name,
+              aliases: e.spec.aliases,
+              url: `http://127.0.0.1:${portOf(e.fence)}`,
+              key_id: 'k1',
+              revision: specHash(e.spec),
+            },
+      nodes: e.nodes,
+      fabric: e.fabric ?? null,
     }));
   }
 
-  private started(order: MemberOrder, adopted: boolean): Prepared & Spawned {
-    const { pid } = this.engines.get(order.fence) ?? { pid: ++this.pids };
-    const { replica, fence, rank, generation, nodes, spec, slots } = order;
-    this.engines.set(fence, { replica, fence, rank, generation, nodes, spec, slots, pid });
+  private prepared({ fence, slots }: MemberOrder): Prepared {
     return {
       gpus: slots.map(slot => gpuId(this.id, slot)),
       ports: { http: portOf(fence) },
       mgmt_addr: '127.0.0.1',
       key_id: 'k1',
-      pid,
-      adopted,
+      engine_version: this.version,
+      launch_mode: 'mp',
     };
+  }
+
+  private spawned(order: MemberOrder, adopted: boolean): Spawned {
+    const { pid } = this.engines.get(order.fence) ?? { pid: ++this.pids };
+    this.engines.set(order.fence, { ...order, pid });
+    return { pid, adopted };
+  }
+
+  private started(order: MemberOrder, adopted: boolean): Prepared & Spawned {
+    return { ...this.prepared(order), ...this.spawned(order, adopted) };
   }
 
   /** As an agent does: what isn't there, or runs another spec, isn't taken over. */
@@ -196,6 +227,10 @@ export class SimNode {
   /** What a look at a spec is refused with, before anything is drained for it. */
   refuseCheck: { code: ErrorCode; sentence: string } | null = null;
 
+  /** Orders of every look at a spec, and of every start of a member. */
+  readonly checks: MemberOrder[] = [];
+  readonly spawns: SpawnOrder[] = [];
+
   countOf(activity: Steered): number {
     return this.calls.filter(c => c.activity === activity).length;
   }
@@ -209,20 +244,25 @@ export class SimNode {
       adopt: order => this.run('adopt', order, () => this.takeOver(order)),
       look: async () => this.looks,
       await_ready: order =>
-        this.run('await_ready', order, () => ({
-          ready: true,
-          pid: this.engines.get(order.fence)?.pid ?? this.pids,
-          model_ids: [order.spec.served_model_name],
-        })),
+        this.run('await_ready', order, () => {
+          // A follower serves nothing: it is watched until it ends, or nobody asks any more.
+          if (order.rank > 0) return new Promise<never>(() => undefined);
+          const pid = this.engines.get(order.fence)?.pid ?? this.pids;
+          return { ready: true, pid, model_ids: [order.spec.served_model_name] };
+        }),
       stop: order =>
         this.run('stop', order, () => {
           this.engines.delete(order.fence);
           return strongProof();
         }),
-      prepare: unused,
-      spawn: unused,
+      prepare: order => this.run('prepare', order, () => this.prepared(order)),
+      spawn: order => {
+        this.spawns.push(order);
+        return this.run('spawn', order, () => this.spawned(order, false));
+      },
       inspect: unused,
-      check: async () => {
+      check: async order => {
+        this.checks.push(order);
         if (this.refuseCheck !== null) {
           const { code, sentence } = this.refuseCheck;
           throw ApplicationFailure.create({ type: code, message: sentence, nonRetryable: true });
@@ -235,7 +275,7 @@ export class SimNode {
   private async run<K extends Steered>(
     activity: K,
     order: Orders[K],
-    well: () => Answers[K],
+    well: () => Answers[K] | Promise<Answers[K]>,
   ): Promise<Answers[K]> {
     const context = Context.current();
     this.calls.push({ activity, fence: order.fence, reason: 'reason' in order ? order.reason : '' });
