@@ -32,36 +32,44 @@ export async function call<T>(
   to: Target,
   method: 'GET' | 'POST',
   path: string,
-  opts: { body?: unknown; about?: string } = {},
+  opts: { body?: unknown; about?: string; within?: number } = {},
 ): Promise<T> {
   const res = await send(to, method, path, opts);
   return (await res.json()) as T;
 }
 
+/** `streams`: the answer may go on for hours, until this aborts; only its beginning is bounded. `within`: ms, for what takes long. */
 export async function send(
   to: Target,
   method: 'GET' | 'POST',
   path: string,
-  opts: { body?: unknown; about?: string } = {},
+  opts: { body?: unknown; about?: string; streams?: AbortSignal; within?: number } = {},
 ): Promise<Response> {
   const headers: Record<string, string> = {};
   if (to.tokenFile !== null) headers.authorization = `Bearer ${token(to.tokenFile)}`;
   if (opts.body !== undefined) headers['content-type'] = 'application/json';
   const connect = new AbortController();
-  const timer = setTimeout(() => connect.abort(), CONNECT_MS);
+  let timer = setTimeout(() => connect.abort(), CONNECT_MS);
+  const late = new AbortController();
   let res: Response;
+  let there = false;
   try {
     const probe = await fetch(`${to.server}/healthz`, { signal: connect.signal });
     await probe.arrayBuffer();
     clearTimeout(timer);
+    there = true;
+    timer = setTimeout(() => late.abort(), opts.within ?? ANSWER_MS);
+    timer.unref();
     res = await fetch(`${to.server}${path}`, {
       method,
       headers,
-      signal: AbortSignal.timeout(ANSWER_MS),
+      signal: opts.streams === undefined ? late.signal : AbortSignal.any([late.signal, opts.streams]),
       ...(opts.body === undefined ? {} : { body: JSON.stringify(opts.body) }),
     });
+    if (opts.streams) clearTimeout(timer);
   } catch (err) {
     clearTimeout(timer);
+    if (there && late.signal.aborted) throw new Fault(unanswered(to.server, opts));
     throw new Fault(unreachable(to.server, err, opts.about));
   }
   if (res.ok) return res;
@@ -82,6 +90,13 @@ function token(file: string): string {
     throw new Fault(`The token file ${file} can't be read: ${(err as Error).message}`, 2);
   }
 }
+
+/** It is there: what it waits for isn't. */
+const unanswered = (
+  server: string,
+  { within = ANSWER_MS, about = 'fleet' }: { within?: number; about?: string },
+): string =>
+  `The control plane at ${server} is there, but had no answer within ${within / 1000} s: Temporal, or a worker, is down or behind. What was asked may be done yet: llmgw temporal workflow describe --workflow-id ${about}`;
 
 function unreachable(server: string, err: unknown, about: string | undefined): string {
   const cause = (err as { cause?: { code?: string } }).cause?.code ?? (err as Error).name;

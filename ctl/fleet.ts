@@ -66,11 +66,20 @@ function show(s: FleetStatus): void {
     );
     console.log(
       table(
-        ['REPLICA', 'NODE', 'SLOTS', 'FOR', 'FENCE', 'WHY'],
-        s.unclaimed.map(u => [u.replica, u.node, u.slots.join(','), age(u.since), String(u.fence), u.why]),
+        ['REPLICA', 'NODE', 'SLOTS', 'PID', 'PORT', 'FOR', 'FENCE', 'WHY'],
+        s.unclaimed.map(u => [
+          u.replica,
+          u.node,
+          u.slots.join(','),
+          String(u.pid ?? '-'),
+          String(u.port ?? '-'),
+          age(u.since),
+          String(u.fence),
+          u.why,
+        ]),
       ),
     );
   }
   if (s.alarms.length > 0) console.log('');
-  for (const a of s.alarms) console.log(`${a.at}  ${a.text}`);
+  for (const a of s.alarms) console.log(`${a.at}  ${a.over ? '(over) ' : ''}${a.text}`);
 }

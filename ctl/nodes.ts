@@ -1,22 +1,14 @@
-// `ctl nodes`, `ctl node show|forget`.
+// `ctl nodes`, `ctl node show|forget|clear-leak`.
 import type { Command } from 'commander';
-import type { EngineReport } from '../contracts/engine.js';
-import type { Inventory } from '../contracts/inventory.js';
 import type { FleetStatus, NodeRow } from '../contracts/status.js';
 import { Fault } from '../lib/fault.js';
 import { call } from './client.js';
 import { warningsOf } from './fleet.js';
+import { clearLeakCommand } from './leaks.js';
+import { type NodeDetail, nodeText } from './node-show.js';
 import { listing, targetOf, user } from './options.js';
 import { print } from './print.js';
 import { age, table } from './table.js';
-
-interface NodeDetail extends Omit<NodeRow, 'engines'> {
-  slots: Record<string, string>;
-  engines: EngineReport[];
-  inventory: Inventory | null;
-  last_heartbeat: string | null;
-  journal: { at: string; text: string }[];
-}
 
 export function nodeCommands(ctl: Command): void {
   listing(ctl.command('nodes').description('every node: state, GPUs, conditions')).action(
@@ -39,41 +31,10 @@ export function nodeCommands(ctl: Command): void {
         about: `node/${id}`,
       });
       if (opts.json) return print(d);
-      console.log(`${d.node_id}: ${d.state} for ${age(d.since)} (${d.reason})`);
-      const inv = d.inventory;
-      if (inv !== null) {
-        console.log(
-          `${inv.mgmt_addr ?? 'no mgmt_addr'}, agent ${inv.agent_version}, GPUs by ${inv.source}, driver ${inv.driver_version ?? 'unknown'}\n`,
-        );
-        const slotOf = new Map(Object.entries(d.slots).map(([slot, uuid]) => [uuid, slot]));
-        console.log(
-          table(
-            ['SLOT', 'INDEX', 'UUID', 'NAME', 'MIB', 'FREE MIB', 'HELD BY / NOTE'],
-            inv.gpus.map(g => [
-              slotOf.get(g.uuid) ?? '-',
-              String(g.index),
-              g.uuid,
-              g.name,
-              text(g.memory_total_mib),
-              text(g.memory_free_mib),
-              g.reason ?? holderOf(d.engines, g.uuid),
-            ]),
-          ),
-        );
-        for (const f of inv.fabrics)
-          console.log(
-            `\nfabric ${f.name}: ${f.usable ? 'usable' : 'not usable'}, ${f.hcas.join(', ')} ${f.problems.join('; ')}`,
-          );
-        for (const e of inv.engines)
-          console.log(
-            `engine ${e.name}: ${e.type} ${e.version ?? 'version unknown'} ${e.problems.join('; ')}`,
-          );
-        for (const c of inv.conditions) console.log(`${c.code}: ${c.message}`);
-      }
-      console.log('');
-      for (const j of d.journal.slice(-15)) console.log(`${j.at}  ${j.text}`);
+      console.log(nodeText(d));
     },
   );
+  clearLeakCommand(node);
 
   listing(node.command('forget').argument('<id>'))
     .description('your word that the machine and all its engines are dead: what it held is free')
@@ -116,13 +77,6 @@ function showNodes(rows: NodeRow[]): void {
   );
 }
 
-/** What runs on the GPU: `demo (ready, pid 4711)`. */
-function holderOf(engines: EngineReport[], uuid: string): string {
-  const held = engines.filter(e => e.state !== 'exited' && e.gpus.includes(uuid));
-  return held.map(e => `${e.replica} (${e.state}, pid ${e.pid ?? '-'})`).join(', ');
-}
-
-const text = (n: number | null): string => (n === null ? '-' : String(n));
 const other = (g: NodeRow['gpus']): string =>
   [
     g.leaked > 0 ? `${g.leaked} leaked` : '',

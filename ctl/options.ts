@@ -1,6 +1,7 @@
 // Options that every ctl command shares, and who gives the command.
 import { userInfo } from 'node:os';
 import type { Command } from 'commander';
+import { Fault } from '../lib/fault.js';
 import { type Target, target } from './client.js';
 
 /** Where the control plane is: --server and --token-file stand before or after the subcommand. */
@@ -26,4 +27,13 @@ export function user(): string {
     // A uid without an entry in the system's user database.
   }
   return name.replace(/[^\x21-\x7e]/g, '').slice(0, 64) || 'ctl';
+}
+
+export function wholeNumber(option: string, min: number, max = Number.MAX_SAFE_INTEGER) {
+  return (text: string): number => {
+    const n = Number(text);
+    if (/^\d+$/.test(text) && n >= min && n <= max) return n;
+    const range = max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `from ${min} to ${max}`;
+    throw new Fault(`${option} ${text}: expected a whole number ${range}`, 2);
+  };
 }

@@ -1,9 +1,10 @@
 // `ctl replicas`, `ctl replica show|stop|restart|logs|adopt`, `ctl deploy`.
 import type { Command } from 'commander';
+import { formatDuration } from '../contracts/duration.js';
 import type { ReplicaStatus } from '../contracts/status.js';
-import { Fault } from '../lib/fault.js';
-import { call, send } from './client.js';
-import { listing, reaching, targetOf } from './options.js';
+import { call } from './client.js';
+import { logsCommand } from './logs.js';
+import { listing, targetOf, wholeNumber } from './options.js';
 import { print } from './print.js';
 import { readSpecFile } from './spec-file.js';
 import { age, table } from './table.js';
@@ -71,18 +72,7 @@ export function replicaCommands(ctl: Command): void {
       },
     );
   }
-  reaching(replica.command('logs').argument('<name>').description("the engine's log, from its node"))
-    .option('--generation <n>', 'an earlier generation', wholeNumber('--generation', 1))
-    .option('--rank <n>', 'member of a gang', wholeNumber('--rank', 0), 0)
-    .option('--lines <n>', 'last lines', wholeNumber('--lines', 1), 512)
-    .action(async (name: string, opts, cmd) => {
-      const query = new URLSearchParams({ rank: String(opts.rank), lines: String(opts.lines) });
-      if (opts.generation !== undefined) query.set('generation', String(opts.generation));
-      const res = await send(targetOf(cmd), 'GET', `${path(name)}/logs?${query}`, {
-        about: `replica/${name}`,
-      });
-      for await (const chunk of res.body ?? []) process.stdout.write(chunk);
-    });
+  logsCommand(replica);
 
   listing(
     replica
@@ -130,15 +120,6 @@ export function replicaCommands(ctl: Command): void {
 
 const path = (name: string): string => `/v1/replicas/${encodeURIComponent(name)}`;
 
-function wholeNumber(option: string, min: number, max = Number.MAX_SAFE_INTEGER) {
-  return (text: string): number => {
-    const n = Number(text);
-    if (/^\d+$/.test(text) && n >= min && n <= max) return n;
-    const range = max === Number.MAX_SAFE_INTEGER ? `of at least ${min}` : `from ${min} to ${max}`;
-    throw new Fault(`${option} ${text}: expected a whole number ${range}`, 2);
-  };
-}
-
 function showStatus(s: ReplicaStatus): void {
   console.log(`${s.name}: ${s.phase} for ${age(s.since)}: ${s.reason}`);
   const facts: [string, string | null][] = [
@@ -148,12 +129,7 @@ function showStatus(s: ReplicaStatus): void {
     ],
     ['generation', `${s.generation}${s.fence === null ? '' : ` (fence ${s.fence})`}`],
     ['deadline', s.deadline],
-    [
-      'progress',
-      s.progress === null
-        ? null
-        : `${s.progress.stage}${s.progress.percent === null ? '' : ` ${s.progress.percent} %`}`,
-    ],
+    ['progress', s.progress === null ? null : progressText(s.progress)],
     ['endpoint', s.endpoint],
     ['placed', s.placement.why],
     ['restarts', `${s.restarts.in_window} counted in the window, ${s.restarts.left} left`],
@@ -172,4 +148,9 @@ function showStatus(s: ReplicaStatus): void {
   }
   console.log('');
   for (const j of s.journal.slice(-15)) console.log(`${j.at}  ${j.text}`);
+}
+
+function progressText({ stage, percent, eta_s }: NonNullable<ReplicaStatus['progress']>): string {
+  const eta = eta_s === null ? '' : `, ${formatDuration(eta_s * 1000)} left of this stage`;
+  return `${stage}${percent === null ? '' : ` ${percent} %`}${eta}`;
 }

@@ -7,8 +7,8 @@ import { Inventory } from '../contracts/inventory.js';
 import type { EngineEvent__Output, EngineEvent as WireEvent } from './gen/llmgw/v1/EngineEvent.js';
 import type { EngineReport__Output, EngineReport as WireReport } from './gen/llmgw/v1/EngineReport.js';
 
-/** An engine as heartbeats tell it: the report with its loading progress in percent, null when unknown. */
-export type LiveEngine = EngineReport & { percent: number | null };
+/** An engine as heartbeats tell it: the report with its loading progress in percent, null when unknown, and its ETA. */
+export type LiveEngine = EngineReport & { percent: number | null; eta_ms?: number };
 
 /** Names one event of one engine; what an acknowledgement carries. */
 export interface EventRef {
@@ -31,7 +31,9 @@ export function encodeEngine(e: LiveEngine): WireReport {
     ports: e.ports,
     ...(e.stage === null ? {} : { stage: e.stage }),
     ...(e.percent === null ? {} : { percent: e.percent }),
+    ...(e.eta_ms === undefined ? {} : { eta_ms: e.eta_ms }),
     ...(e.serves == null ? {} : { serves: Buffer.from(JSON.stringify(e.serves)) }),
+    ...(e.nodes === undefined ? {} : { nodes: e.nodes, fabric: e.fabric ?? '' }),
   };
 }
 
@@ -46,6 +48,7 @@ export function decodeEngine(w: EngineReport__Output): LiveEngine | null {
     gpus: w.gpus,
     ports: w.ports,
     stage: w.stage ?? null,
+    ...(w.nodes === 0 ? {} : { nodes: w.nodes, fabric: w.fabric === '' ? null : w.fabric }),
   });
   if (!report.success) return null;
   // What can't be read of it is as good as not told: that the engine runs matters more.
@@ -53,9 +56,13 @@ export function decodeEngine(w: EngineReport__Output): LiveEngine | null {
   return {
     ...report.data,
     percent: w.percent ?? null,
+    ...(isDuration(w.eta_ms) ? { eta_ms: w.eta_ms } : {}),
     ...(serves?.ok === true ? { serves: serves.value } : {}),
   };
 }
+
+const isDuration = (ms: number | undefined): ms is number =>
+  ms !== undefined && Number.isFinite(ms) && ms >= 0;
 
 export const decodeEngines = (list: EngineReport__Output[]): LiveEngine[] =>
   list.map(decodeEngine).filter(e => e !== null);

@@ -249,7 +249,13 @@ export function agentHandlers({
     told.set(key, { stage: e.stage, at: now });
     quietly(
       'progress',
-      fleet.progress(e.replica, { node: nodeId, fence: e.fence, stage: e.stage, percent: e.percent }),
+      fleet.progress(e.replica, {
+        node: nodeId,
+        fence: e.fence,
+        stage: e.stage,
+        percent: e.percent,
+        ...(e.eta_ms === undefined ? {} : { eta_ms: e.eta_ms }),
+      }),
     );
   }
 }
@@ -292,6 +298,7 @@ function helloOf(
     clock_offset_ms: node.clockSkewMs,
     heartbeat_interval_ms: node.heartbeatIntervalMs,
     inventory: { ...node.inventory, mgmt_addr: node.inventory.mgmt_addr ?? node.peerAddress },
-    engines: node.engines.map(({ percent: _, ...engine }) => engine),
+    mgmt_addr_set: node.inventory.mgmt_addr !== null,
+    engines: node.engines.map(({ percent: _, eta_ms: __, ...engine }) => engine),
   };
 }

@@ -27,9 +27,9 @@ export interface Asked {
 export async function answered<T>(client: Client, asked: Asked, call: () => Promise<T>): Promise<T> {
   const { what, workflowId, within = ANSWER_MS, end = Date.now() + within } = asked;
   try {
-    return await client.connection.withDeadline(end, call);
+    return await inTime(end, client.connection.withDeadline(end, call));
   } catch (err) {
-    if (!isGrpcDeadlineError(err) && !(err instanceof WorkflowUpdateRPCTimeoutOrCancelledError)) throw err;
+    if (!isLate(err)) throw err;
     const next =
       workflowId === null
         ? ''
@@ -40,6 +40,22 @@ export async function answered<T>(client: Client, asked: Asked, call: () => Prom
       { cause: err },
     );
   }
+}
+
+/** The SDK holds a deadline against each attempt of its own: with Temporal away the attempts go on behind it. */
+const SLACK_MS = 300;
+
+class Late extends Error {}
+
+const isLate = (err: unknown): boolean =>
+  err instanceof Late || isGrpcDeadlineError(err) || err instanceof WorkflowUpdateRPCTimeoutOrCancelledError;
+
+function inTime<T>(end: number, work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Late('no answer in time')), Math.max(0, end - Date.now()) + SLACK_MS);
+  });
+  return Promise.race([work, late]).finally(() => clearTimeout(timer));
 }
 
 const AGAIN_MS = 50;

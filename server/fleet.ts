@@ -14,11 +14,13 @@ import type {
   NodeGone,
   NodeHello,
   NodeInventory,
+  NodeNote,
   ProgressMsg,
+  ProveAgain,
   WelcomeInfo,
 } from '../contracts/messages.js';
 import type { LedgerRoutes } from '../contracts/routes.js';
-import type { BrakeStatus, FleetStatus, NodeRow } from '../contracts/status.js';
+import type { BrakeStatus, FleetStatus, LeftHold, NodeRow, ProvenAgain } from '../contracts/status.js';
 import {
   type PackedHolders,
   type PackedLedger,
@@ -41,6 +43,8 @@ export const QUERY_MS = 3_000;
  * agent that is refused comes back after a back-off. Below the stream's own limit for a Hello (8 s).
  */
 const HELLO_MS = 6_000;
+/** A leaked GPU is looked at once, twice with a word; without figures of its driver a look is 10 s of waiting. */
+const PROVE_MS = 30_000;
 /** A signal needs no worker, only Temporal itself. */
 const SIGNAL_MS = 10_000;
 
@@ -114,6 +118,8 @@ export class FleetClient {
   ledger = async (): Promise<LedgerState> => unpackLedger(await this.query<PackedLedger>(FLEET_ID, 'ledger'));
   holders = async (): Promise<Holders> => unpackHolders(await this.query<PackedHolders>(FLEET_ID, 'holders'));
   status = (): Promise<FleetStatus> => this.query(FLEET_ID, 'status');
+  /** Holds on a node that could not be proven to have ended. */
+  left = (nodeId: string): Promise<LeftHold[]> => this.query(FLEET_ID, 'left', QUERY_MS, [nodeId]);
   node = (nodeId: string): Promise<NodeState> => this.query(nodeWorkflowId(nodeId), 'status');
 
   /** What the janitor found closed. */
@@ -137,15 +143,28 @@ export class FleetClient {
     return done;
   }
 
+  /** The node looks again at what is left there; the ledger ends what it proves, or what the operator's word ends. */
+  proveLeft = (asked: ProveAgain): Promise<{ holds: ProvenAgain[] }> =>
+    this.update('prove_left', asked, PROVE_MS);
+
+  /** A line for the node's journal. One that is gone hears nothing. */
+  async noteNode(nodeId: string, note: NodeNote): Promise<void> {
+    await this.signal(nodeWorkflowId(nodeId), 'note', note).catch(err => {
+      if (!(err instanceof WorkflowNotFoundError)) throw err;
+    });
+  }
+
   /**
    * Asked a second time after a third of the time: a query that meets a workflow's first task, or a worker that has just
    * died, is sometimes never answered, while the same one a moment later is answered in milliseconds.
    */
-  async query<T>(workflowId: string, type: string, within: number = QUERY_MS): Promise<T> {
+  async query<T>(workflowId: string, type: string, within = QUERY_MS, args: string[] = []): Promise<T> {
     await this.polling;
     const end = Date.now() + within;
     const ask = (until: number): Promise<T> =>
-      this.client.connection.withDeadline(until, () => this.queriesOf(workflowId).query<T>(type));
+      this.client.connection.withDeadline(until, () =>
+        this.queriesOf(workflowId).query<T, string[]>(type, ...args),
+      );
     try {
       return await ask(Date.now() + within / 3).catch(err => {
         if (isNone(err) || Date.now() > end) throw err;
@@ -176,9 +195,9 @@ export class FleetClient {
     return this.open.getHandle(workflowId);
   }
 
-  private async update<T>(update: string, arg: object): Promise<T> {
+  private async update<T>(update: string, arg: object, within?: number): Promise<T> {
     try {
-      return await updated<T>(this.client, FLEET_ID, update, [arg]);
+      return await updated<T>(this.client, FLEET_ID, update, [arg], within);
     } catch (err) {
       if (!(err instanceof WorkflowNotFoundError)) throw err;
       throw noLedger(err);

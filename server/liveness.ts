@@ -1,6 +1,10 @@
 // The watch of a node whose stream is silent: does anything that it serves still answer? `lost` is concluded only from a
 // period in one piece in which nothing did and this instance could have heard it (INV-5); whatever breaks the piece
 // begins it anew, and so does a restart, because that is another attempt of the activity.
+//
+// A gang answers at its rank 0 alone, and that counts for its followers' nodes too: it can't serve without them. When a
+// follower is really dead, rank 0 ends, or its own agent finds it hung (the hang watch) within minutes. With that
+// generation its endpoint leaves the table, and after a period without any answer the follower's node is lost.
 import type { PlanPorts } from '../activities/control/index.js';
 import type { SilentVerdict } from '../contracts/activities.js';
 import { formatDuration } from '../contracts/duration.js';

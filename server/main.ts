@@ -53,7 +53,11 @@ export interface ServerOptions {
 
 /** The `llmgw server` command; resolves with the exit code. */
 export async function runServerCommand(options: ServerOptions): Promise<number> {
-  if (options.checkConfig) return checkConfigCommand(loadServerConfig, options.config, options.json ?? false);
+  if (options.checkConfig) {
+    const { serverFileWarnings } = await import('./config-files.js');
+    const json = options.json ?? false;
+    return checkConfigCommand(loadServerConfig, options.config, { json, files: serverFileWarnings });
+  }
   const loaded = loadServerConfig(options.config);
   if (!loaded.ok || loaded.config === null) {
     process.stderr.write(`${formatConfigErrors(loaded.errors)}\n`);

@@ -5,6 +5,7 @@ import { LlmgwError } from '../contracts/errors.js';
 import { replicaNameOf, replicaWorkflowId, WORKFLOW_QUEUE } from '../contracts/ids.js';
 import { parseReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
+import { type MemberLoad, shown, slowest } from '../domain/replica/progress.js';
 import type { LiveEngine } from '../proto/codec.js';
 import { ANSWER_MS, answered, updated } from './answer.js';
 import { type FleetClient, QUERY_MS } from './fleet.js';
@@ -14,6 +15,7 @@ import { whyStuck } from './stuck.js';
 export type ReplicaRow = Pick<ReplicaStatus, 'name' | 'phase' | 'reason' | 'since' | 'generation'> & {
   node: string;
   model: string;
+  /** Of the member that answers clients. */
   engine_pid: number | null;
   endpoint: string | null;
   source: 'workflow' | 'describe';
@@ -181,17 +183,28 @@ export class Replicas {
     return answered(this.client, { what: id, workflowId: id, within: this.answerMs }, call);
   }
 
-  /** Heartbeats on the stream are seconds old; the workflow hears of progress at most twice a minute. */
+  /**
+   * Heartbeats on the stream are seconds old; the workflow hears of progress at most twice a minute. Of a gang, whose
+   * members are at work at the same time, it is the slowest of those that are heard.
+   */
   private async withLive(status: ReplicaStatus): Promise<ReplicaStatus> {
-    if (status.phase !== 'loading' || status.members.length === 0) return status;
-    const engine = (await this.live(status.members[0]!.node)).find(
-      e => e.replica === status.name && e.fence === status.fence,
-    );
-    if (engine?.stage == null) return status;
-    return {
-      ...status,
-      progress: { stage: engine.stage, percent: engine.percent, eta_s: null, at: new Date().toISOString() },
-    };
+    if (status.phase !== 'loading') return status;
+    const known = (await Promise.all(status.members.map(m => this.loadOf(status, m)))).flat();
+    if (known.length === 0) return status;
+    const progress = { ...slowest(status, known, known[0]!), at: new Date().toISOString() };
+    return { ...status, progress: shown(progress) };
+  }
+
+  /** Empty: its node isn't heard, or tells of no stage. */
+  private async loadOf(
+    { name, fence }: ReplicaStatus,
+    { node, rank }: { node: string; rank: number },
+  ): Promise<MemberLoad[]> {
+    const engines = await this.live(node);
+    const engine = engines.find(e => e.replica === name && e.fence === fence && e.rank === rank);
+    if (engine === undefined || engine.stage === null) return [];
+    const { stage, percent, eta_ms } = engine;
+    return [{ node, rank, stage, percent, ...(eta_ms === undefined ? {} : { eta_ms }) }];
   }
 
   /** Why a closed workflow ended, in its own words. */
@@ -264,7 +277,7 @@ const rowOf = (s: ReplicaStatus): ReplicaRow => ({
   generation: s.generation,
   node: s.members.map(m => m.node).join(','),
   model: s.spec.served_model_name,
-  engine_pid: s.members[0]?.pid ?? null,
+  engine_pid: s.members.find(m => m.rank === 0)?.pid ?? null,
   endpoint: s.endpoint,
   source: 'workflow',
 });

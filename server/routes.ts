@@ -54,9 +54,9 @@ export class RouteHub {
     return this.current;
   }
 
-  /** null: the table was never read. */
+  /** Of all engines that a node has a member of. null: the table was never read. */
   endpointsOf(node: string): RouteTable['endpoints'] | null {
-    return this.current?.endpoints.filter(e => e.node === node) ?? null;
+    return this.current?.endpoints.filter(e => e.node === node || e.nodes?.includes(node)) ?? null;
   }
 
   /** What each router that reports here told last of its successes with an engine, by its own clock. */

@@ -11,6 +11,8 @@ import type { Replicas } from '../replicas.js';
 import type { RouteHub } from '../routes.js';
 import type { Hub } from '../stream/hub.js';
 import { fleetRoutes } from './fleet.js';
+import { leakRoutes } from './leaks.js';
+import { logRoutes } from './logs.js';
 import { nodeRoutes } from './nodes.js';
 import { replicaRoutes } from './replicas.js';
 import { routerRoutes } from './routers.js';
@@ -58,6 +60,8 @@ export function httpApp(deps: HttpDeps): FastifyInstance {
   void app.register(nodeRoutes(deps));
   void app.register(fleetRoutes(deps));
   void app.register(replicaRoutes(deps));
+  void app.register(logRoutes(deps));
+  void app.register(leakRoutes(deps));
   void app.register(routerRoutes(deps));
   return app;
 }

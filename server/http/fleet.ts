@@ -3,26 +3,26 @@
 import type { FastifyPluginAsync } from 'fastify';
 import { z } from 'zod';
 import { LlmgwError } from '../../contracts/errors.js';
+import type { UnclaimedEngine } from '../../contracts/status.js';
 import { adopt } from '../adopt.js';
 import type { HttpDeps } from './app.js';
+import { By, readBody } from './body.js';
 
-/** Who asks, for the journal: ctl says the user; without a word it is the API. */
-const By = z
-  .string()
-  .regex(/^[\x21-\x7e]{1,64}$/, 'expected a name of 1 to 64 printable characters')
-  .default('api');
 const BrakeBody = z.object({ by: By });
 const ForgetBody = z.object({ by: By, confirm: z.string().optional() });
 
-export function fleetRoutes({ fleet }: Pick<HttpDeps, 'fleet'>): FastifyPluginAsync {
+export function fleetRoutes({ fleet, nodes }: Pick<HttpDeps, 'fleet' | 'nodes'>): FastifyPluginAsync {
   return async app => {
-    app.get('/v1/fleet', () => fleet.status());
-    app.post('/v1/fleet/brake', request => fleet.brake(true, read(BrakeBody, request.body).by));
-    app.post('/v1/fleet/release-brake', request => fleet.brake(false, read(BrakeBody, request.body).by));
+    app.get('/v1/fleet', async () => {
+      const status = await fleet.status();
+      return { ...status, unclaimed: await withProcesses(nodes, status.unclaimed) };
+    });
+    app.post('/v1/fleet/brake', request => fleet.brake(true, readBody(BrakeBody, request.body).by));
+    app.post('/v1/fleet/release-brake', request => fleet.brake(false, readBody(BrakeBody, request.body).by));
 
     app.post<{ Params: { id: string } }>('/v1/nodes/:id/forget', request => {
       const { id } = request.params;
-      const { by, confirm } = read(ForgetBody, request.body);
+      const { by, confirm } = readBody(ForgetBody, request.body);
       if (confirm !== id) {
         throw new LlmgwError(
           'BAD_REQUEST',
@@ -38,9 +38,18 @@ export function fleetRoutes({ fleet }: Pick<HttpDeps, 'fleet'>): FastifyPluginAs
   };
 }
 
-function read<T>(schema: z.ZodType<T>, body: unknown): T {
-  const parsed = schema.safeParse(body ?? {});
-  if (parsed.success) return parsed.data;
-  const faults = parsed.error.issues.map(i => `${i.path.join('.') || 'the body'}: ${i.message}`);
-  throw new LlmgwError('BAD_REQUEST', faults.join('; '));
+/** So many nodes are asked; the rest of a fleet that has lost its history is shown without. */
+const ASKED_NODES = 64;
+
+/** What an operator needs to adopt them: the ledger doesn't keep it (INV-11), the nodes know. */
+async function withProcesses(
+  nodes: HttpDeps['nodes'],
+  unclaimed: UnclaimedEngine[],
+): Promise<UnclaimedEngine[]> {
+  const ids = [...new Set(unclaimed.map(u => u.node))].slice(0, ASKED_NODES);
+  const live = new Map(await Promise.all(ids.map(async id => [id, await nodes.live(id)] as const)));
+  return unclaimed.map(u => {
+    const engine = live.get(u.node)?.engines.find(e => e.replica === u.replica && e.fence === u.fence);
+    return { ...u, pid: engine?.pid ?? null, port: engine?.ports.http ?? null };
+  });
 }

@@ -1,8 +1,16 @@
-// /v1/nodes: what the ledger has; of one node also what the stream heard a moment ago.
+// /v1/nodes: what the ledger has; of one node also what its agent says at this moment.
 import { WorkflowNotFoundError } from '@temporalio/client';
 import type { FastifyPluginAsync } from 'fastify';
+import { z } from 'zod';
 import { LlmgwError } from '../../contracts/errors.js';
+import { Inventory } from '../../contracts/inventory.js';
+import type { NodeState } from '../../domain/node-state.js';
 import type { HttpDeps } from './app.js';
+
+/** A look at memory that isn't answered by then is shown as it was told last. */
+const ASK_WITHIN = 2_000;
+/** Absent: an agent of a release that doesn't tell. */
+const Age = z.object({ looked_ms_ago: z.number().min(0).optional() });
 
 export function nodeRoutes({ fleet, nodes }: HttpDeps): FastifyPluginAsync {
   return async app => {
@@ -12,10 +20,14 @@ export function nodeRoutes({ fleet, nodes }: HttpDeps): FastifyPluginAsync {
       const { id } = request.params;
       try {
         const node = await fleet.node(id);
-        const row = (await fleet.nodes()).find(r => r.node_id === id);
-        const live = await nodes.live(id, node, true);
+        const [rows, left, live, asked] = await Promise.all([
+          fleet.nodes(),
+          fleet.left(id),
+          nodes.live(id, node),
+          inventoryOf(nodes, id, node),
+        ]);
         return {
-          ...(row ?? {
+          ...(rows.find(r => r.node_id === id) ?? {
             node_id: id,
             state: node.state,
             since: new Date(node.since).toISOString(),
@@ -26,7 +38,8 @@ export function nodeRoutes({ fleet, nodes }: HttpDeps): FastifyPluginAsync {
           slots: node.slots,
           engines: live?.engines ?? node.engines,
           last_heartbeat: live === null ? null : new Date(live.lastHeartbeat).toISOString(),
-          inventory: live?.inventory ?? node.inventory,
+          ...asked,
+          left,
           journal: node.journal.map(j => ({ at: new Date(j.at).toISOString(), text: j.text })),
         };
       } catch (err) {
@@ -36,4 +49,27 @@ export function nodeRoutes({ fleet, nodes }: HttpDeps): FastifyPluginAsync {
       }
     });
   };
+}
+
+/** The agent's own latest look, else what it told last; with when that was, and which of the two it is. */
+async function inventoryOf(
+  nodes: HttpDeps['nodes'],
+  id: string,
+  node: NodeState,
+): Promise<{ inventory: Inventory | null; inventory_at: string | null; inventory_live: boolean }> {
+  if (node.state === 'connected') {
+    try {
+      const parts: Buffer[] = [];
+      for await (const part of nodes.request(id, 'inventory', null, { timeout: ASK_WITHIN }))
+        parts.push(part);
+      const raw: unknown = JSON.parse(Buffer.concat(parts).toString());
+      const { looked_ms_ago: age } = Age.parse(raw);
+      const at = age === undefined ? null : new Date(Date.now() - age).toISOString();
+      return { inventory: Inventory.parse(raw), inventory_at: at, inventory_live: true };
+    } catch {
+      // It is shown as it was told, and that it is so.
+    }
+  }
+  const at = node.inventory_at === undefined ? null : new Date(node.inventory_at).toISOString();
+  return { inventory: node.inventory, inventory_at: at, inventory_live: false };
 }

@@ -2,9 +2,8 @@
 // API asks of agents goes through here.
 import { WorkflowNotFoundError } from '@temporalio/client';
 import { LlmgwError } from '../../contracts/errors.js';
-import type { Inventory } from '../../contracts/inventory.js';
 import type { NodeState } from '../../domain/node-state.js';
-import { decodeEngines, decodeInventory, type LiveEngine } from '../../proto/codec.js';
+import { decodeEngines, type LiveEngine } from '../../proto/codec.js';
 import type { PeerNode__Output } from '../../proto/gen/llmgw/v1/PeerNode.js';
 import type { FleetClient } from '../fleet.js';
 import type { Hub } from '../stream/hub.js';
@@ -24,8 +23,6 @@ export interface LiveView {
   /** ms since the epoch, by this instance's clock. */
   lastHeartbeat: number;
   engines: LiveEngine[];
-  /** null: it was not asked for, or can't be read. */
-  inventory: Inventory | null;
 }
 
 export interface NodesOptions {
@@ -87,15 +84,14 @@ export class Nodes {
   }
 
   /** null: no stream, or its instance doesn't answer: live figures are worth a moment, no error. */
-  async live(nodeId: string, known?: Holder, withInventory = false): Promise<LiveView | null> {
+  async live(nodeId: string, known?: Holder): Promise<LiveView | null> {
     const own = this.opts.hub.node(nodeId);
     if (own !== null) return own;
     try {
       const holder = known ?? (await this.holder(nodeId, false));
       if (holder.instance === null || holder.instance === this.opts.instance || holder.peer_addr === null)
         return null;
-      const asked = { node_ids: [nodeId], with_inventory: withInventory };
-      const { nodes } = await this.opts.calls.live(holder.peer_addr, asked);
+      const { nodes } = await this.opts.calls.live(holder.peer_addr, { node_ids: [nodeId] });
       const found = nodes.find(n => n.node_id === nodeId);
       return found === undefined ? null : viewOf(found);
     } catch {
@@ -103,14 +99,16 @@ export class Nodes {
     }
   }
 
-  /** The node that has an engine of the replica, at any instance that answers. */
-  async withEngineOf(replica: string): Promise<string | null> {
-    const own = this.opts.hub.nodes().find(n => n.engines.some(e => e.replica === replica));
+  /** The node that has that member of the replica, at any instance that answers. */
+  async withEngineOf(replica: string, rank: number): Promise<string | null> {
+    const has = (engines: { replica: string; rank: number }[]) =>
+      engines.some(e => e.replica === replica && e.rank === rank);
+    const own = this.opts.hub.nodes().find(n => has(n.engines));
     if (own !== undefined) return own.nodeId;
     const answers = await Promise.all(
       this.opts.directory.alive().map(p => this.opts.calls.live(p.addr, { replica }).catch(() => null)),
     );
-    return answers.flatMap(a => a?.nodes ?? [])[0]?.node_id ?? null;
+    return answers.flatMap(a => a?.nodes ?? []).find(n => has(n.engines))?.node_id ?? null;
   }
 
   private async holder(nodeId: string, anew: boolean): Promise<Holder> {
@@ -146,12 +144,8 @@ export class Nodes {
   }
 }
 
-function viewOf(n: PeerNode__Output): LiveView {
-  const inventory = n.inventory.length === 0 ? null : decodeInventory(n.inventory);
-  return {
-    session: n.session,
-    lastHeartbeat: Date.now() - n.heard_ago_ms,
-    engines: decodeEngines(n.engines),
-    inventory: inventory?.ok ? inventory.value : null,
-  };
-}
+const viewOf = (n: PeerNode__Output): LiveView => ({
+  session: n.session,
+  lastHeartbeat: Date.now() - n.heard_ago_ms,
+  engines: decodeEngines(n.engines),
+});

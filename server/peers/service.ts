@@ -147,7 +147,13 @@ function parsed(payload: Buffer): unknown {
 /** A caller that reads slowly is waited for: what lies here meanwhile is bounded by the stream's own credit. */
 function drained(call: ServerWritableStream<unknown, unknown>, left: AbortSignal): Promise<void> {
   return new Promise(resolve => {
-    call.once('drain', resolve);
-    left.addEventListener('abort', () => resolve(), { once: true });
+    const done = (): void => {
+      call.off('drain', done);
+      left.removeEventListener('abort', done);
+      resolve();
+    };
+    call.once('drain', done);
+    left.addEventListener('abort', done);
+    if (left.aborted) done();
   });
 }

@@ -92,6 +92,21 @@ test('an engine report keeps what is unknown apart from zero', () => {
   });
   const back = codec.requestDeserialize(wire).heartbeat?.engines.map(decodeEngine);
   expect(back).toEqual([engine, { ...engine, percent: null, stage: null, pid: 12 }]);
+  // A peer's figure that is no duration is as good as none.
+  const etas = [71_000, 0, -1, Number.NaN].map(eta_ms => encodeEngine({ ...engine, eta_ms }));
+  const told = codec.requestDeserialize(codec.requestSerialize({ heartbeat: { engines: etas } }));
+  expect(told.heartbeat?.engines.map(e => decodeEngine(e)?.eta_ms)).toEqual([
+    71_000,
+    0,
+    undefined,
+    undefined,
+  ]);
+  const gangs = [
+    { ...engine, nodes: 3, fabric: 'ib-a' },
+    { ...engine, nodes: 2, fabric: null },
+  ];
+  const sent = codec.requestSerialize({ heartbeat: { engines: gangs.map(encodeEngine) } });
+  expect(codec.requestDeserialize(sent).heartbeat?.engines.map(decodeEngine)).toEqual(gangs);
 });
 
 test('an engine report tells what the engine serves, or nothing of it, whatever a peer has sent there', () => {

@@ -34,7 +34,8 @@ describe('the route table', () => {
     const router = await start();
     await vi.waitFor(() => expect(plane.watching).toBe(1));
     expect(plane.asked.slice(0, 1)).toEqual(['GET /v1/routes']);
-    plane.set([endpoint(engine.url, { model: 'qwen3-8b', aliases: ['default'] })]);
+    const gang = endpoint(engine.url, { model: 'qwen3-8b', aliases: ['default'], nodes: ['n2'] });
+    plane.set([{ ...gang, of_a_newer_build: { x: 1 } } as typeof gang]);
     await vi.waitFor(async () => expect(await models(router.port)).toEqual(['qwen3-8b', 'default']));
     expect((await call(router.port, { body: '{"model":"default"}' })).status).toBe(200);
   });

@@ -49,11 +49,15 @@ test('INV-8: exits and progress carry the node of the certificate, whatever the 
     stage: 'weights',
     percent: 4,
   };
-  handlers.heartbeat(NODE, 1, { seq: 1, clockSkewMs: 0, engines: [engine] });
+  handlers.heartbeat(NODE, 1, { seq: 1, clockSkewMs: 0, engines: [{ ...engine, eta_ms: 9_000 }] });
   // Another node's word of the same engine doesn't keep this one's back.
   handlers.welcomed?.({ ...helloOf(1), nodeId: 'gpu-b-02' });
   handlers.heartbeat('gpu-b-02', 1, { seq: 1, clockSkewMs: 0, engines: [engine] });
-  expect(fake.progress.map(p => p.msg.node)).toEqual([NODE, 'gpu-b-02']);
+  const told = { fence: 7, stage: 'weights', percent: 4 };
+  expect(fake.progress.map(p => p.msg)).toEqual([
+    { node: NODE, ...told, eta_ms: 9_000 },
+    { node: 'gpu-b-02', ...told },
+  ]);
 });
 
 test('INV-8: the signal of an exit names the node, to its replica and, when that is closed, to the ledger', async () => {

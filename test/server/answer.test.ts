@@ -39,6 +39,19 @@ test('any other failure of an update is told, and so is one that stays', async (
   expect(stays.ids.length).toBeGreaterThan(1);
 });
 
+test('what the SDK goes on trying for ever is told in time, and that it is Temporal that does not answer', async () => {
+  const client = {
+    connection: { withDeadline: (_: number, call: () => Promise<unknown>) => call() },
+    workflow: { getHandle: () => ({ executeUpdate: () => new Promise(() => {}) }) },
+  };
+  await expect(updated(client as unknown as Client, 'replica/demo', 'restart', [], 20)).rejects.toMatchObject(
+    {
+      code: 'UNAVAILABLE',
+      message: expect.stringContaining('Temporal or its worker is down or behind'),
+    },
+  );
+});
+
 test('a task of a workflow that takes long on the clock does not end the process: the SDK takes our time for it', () => {
   const logger = { log() {}, trace() {}, debug() {}, info() {}, warn() {}, error() {} };
   const metrics = {

@@ -41,10 +41,12 @@ function api() {
     },
   };
   const fleet = new FleetClient(client as never);
-  fleet.status = async () => status;
+  const live = { unclaimed: [] as object[], engines: [] as object[] };
+  fleet.status = async () => ({ ...status, unclaimed: live.unclaimed }) as never;
   fleet.nodes = async () => [{ node_id: 'gpu-a-01', state: at.nodeState, reason: 'no heartbeat' }] as never;
   const deps = {
     fleet,
+    nodes: { live: async (id: string) => (id === 'gpu-a-01' ? { engines: live.engines } : null) },
     ready: () => true,
     tokensFile: null,
     tls: null,
@@ -56,12 +58,26 @@ function api() {
     const res = await app.inject({ method: 'POST', url, ...(payload === undefined ? {} : { payload }) });
     return { code: res.statusCode, body: res.json() };
   };
-  return { at, app, post };
+  return { at, app, post, live };
 }
 
 test("the fleet's status is the ledger's answer", async () => {
   const { app } = api();
   expect((await app.inject({ method: 'GET', url: '/v1/fleet' })).json()).toEqual(status);
+});
+
+test('an engine that nobody claims is shown with its pid and port, as its node says them', async () => {
+  const { app, live } = api();
+  const unclaimed = { replica: 'demo', fence: 7, node: 'gpu-a-01', slots: [0], since: '', why: 'lost' };
+  live.unclaimed = [unclaimed, { ...unclaimed, node: 'gpu-z-09' }];
+  live.engines = [
+    { replica: 'demo', fence: 6, pid: 1, ports: {} },
+    { replica: 'demo', fence: 7, pid: 4711, ports: { http: 20_001 } },
+  ];
+  expect((await app.inject({ method: 'GET', url: '/v1/fleet' })).json().unclaimed).toMatchObject([
+    { node: 'gpu-a-01', pid: 4711, port: 20_001 },
+    { node: 'gpu-z-09', pid: null, port: null },
+  ]);
 });
 
 test('the brake is engaged and released by name, without a name by the API', async () => {

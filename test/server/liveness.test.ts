@@ -86,6 +86,8 @@ class World {
   hanging = false;
   ledgerAway = false;
   tableKnown = true;
+  endpointsOf = (node: string): Endpoint[] | null =>
+    this.tableKnown ? [endpoint(node)].filter(() => !this.idle.has(node)) : null;
   private instance!: Liveness;
 
   constructor(
@@ -111,7 +113,7 @@ class World {
         return this.ledger;
       },
       dataPlane: {
-        endpointsOf: node => (this.tableKnown ? [endpoint(node)].filter(() => !this.idle.has(node)) : null),
+        endpointsOf: node => this.endpointsOf(node),
         lastSuccess: () => this.successes,
         accepts: url =>
           this.hanging ? new Promise(() => {}) : Promise.resolve(this.serving.has(new URL(url).hostname)),
@@ -458,5 +460,31 @@ describe('what a node serves', () => {
     hub.report('router-1', { version: 1, endpoints: [told], queued: {} });
     expect(plane.lastSuccess('on-n0', 7)).toEqual(new Map([['router-1', '2026-01-01T00:00:00Z']]));
     expect(plane.lastSuccess('on-n0', 8)).toEqual(new Map());
+  });
+
+  it('is the endpoint of its gang on a node without one of its own, until that leaves the table (INV-5)', async () => {
+    const gang = { ...endpoint('n0'), nodes: ['n1', 'n2'] };
+    let table = { version: 1, endpoints: [gang] };
+    const hub = new RouteHub({ pull: async () => table, log: {} as Logger });
+    await hub.refresh();
+    const world = await new World(4).settle();
+    const plane = dataPlaneOf(hub);
+    world.endpointsOf = node => plane.endpointsOf(node);
+    world.serving.add('n0');
+    world.fallSilent('n1', 'n3');
+    const [follower, stranger] = [world.watch('n1'), world.watch('n3')];
+    await world.clock.pass(LOST_AFTER + 3 * HEARTBEAT);
+    expect(follower.ended).toEqual({
+      verdict: 'serving',
+      evidence: 'on-n0 takes connections at http://n0:20000',
+    });
+    expect((stranger.ended as SilentVerdict).evidence).toContain('it serves nothing for 30s');
+    const unsupervised = world.watch('n1', 'unsupervised');
+    await world.clock.pass(2 * LOST_AFTER);
+    expect(unsupervised.ended).toBeNull();
+    table = { version: 2, endpoints: [] };
+    await hub.refresh();
+    await world.clock.pass(LOST_AFTER + 3 * HEARTBEAT);
+    expect(unsupervised.ended).toMatchObject({ verdict: 'dark' });
   });
 });

@@ -19,9 +19,22 @@ export interface EngineReport {
    * JSON of contracts Serves; empty: not told.
    */
   'serves'?: (Buffer | Uint8Array | string);
+  /**
+   * Members of its gang; 0: not told, or one.
+   */
+  'nodes'?: (number);
+  /**
+   * That the gang was granted on; empty: none.
+   */
+  'fabric'?: (string);
+  /**
+   * What the stage has still to go, ms; absent: not known.
+   */
+  'eta_ms'?: (number | string);
   '_pid'?: "pid";
   '_stage'?: "stage";
   '_percent'?: "percent";
+  '_eta_ms'?: "eta_ms";
 }
 
 export interface EngineReport__Output {
@@ -41,7 +54,20 @@ export interface EngineReport__Output {
    * JSON of contracts Serves; empty: not told.
    */
   'serves': (Buffer);
+  /**
+   * Members of its gang; 0: not told, or one.
+   */
+  'nodes': (number);
+  /**
+   * That the gang was granted on; empty: none.
+   */
+  'fabric': (string);
+  /**
+   * What the stage has still to go, ms; absent: not known.
+   */
+  'eta_ms'?: (number);
   '_pid'?: "pid";
   '_stage'?: "stage";
   '_percent'?: "percent";
+  '_eta_ms'?: "eta_ms";
 }

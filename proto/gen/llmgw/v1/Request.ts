@@ -7,7 +7,7 @@ export interface Request {
    */
   'id'?: (number);
   /**
-   * logs, inventory; an unknown kind is answered with an error.
+   * logs, follow (contracts/logs), inventory, processes; an unknown kind is answered with an error.
    */
   'kind'?: (string);
   /**
@@ -26,7 +26,7 @@ export interface Request__Output {
    */
   'id': (number);
   /**
-   * logs, inventory; an unknown kind is answered with an error.
+   * logs, follow (contracts/logs), inventory, processes; an unknown kind is answered with an error.
    */
   'kind': (string);
   /**
