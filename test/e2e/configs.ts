@@ -9,6 +9,18 @@ export const NODE = 'gpu-a-01';
 export const GPUS = 8;
 const STANDIN = path.join(ROOT, 'bin/llmgw-standin-vllm.mjs');
 
+/** agent.yaml's `engines`: a stand-in for each launch mode. */
+export const ENGINES = {
+  vllm: { bin: STANDIN, launch_mode: 'mp' },
+  'vllm-ray': {
+    type: 'vllm',
+    bin: STANDIN,
+    launch_mode: 'ray',
+    ray_bin: path.join(ROOT, 'bin/llmgw-standin-ray.mjs'),
+  },
+  sglang: { python: path.join(ROOT, 'bin/llmgw-standin-python.mjs') },
+};
+
 export interface Ports {
   temporal: number;
   ui: number;

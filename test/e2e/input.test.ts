@@ -71,10 +71,9 @@ describe('a bad spec', () => {
     expect(failure.retryState).not.toContain('IN_PROGRESS');
   });
 
-  it('fails the workflow for an id that can be no name, a second node and an engine of another release', async () => {
+  it('fails the workflow for an id that can be no name, and for sizes that do not divide', async () => {
     expect(await failed('Bad_Name', spec)).toContain('Bad_Name');
-    expect(await failed('two', { ...spec, nodes: 2, tensor_parallel: 2 })).toContain('use nodes: 1');
-    expect(await failed('sgl', { ...spec, engine: 'sglang' })).toContain('SGLang is not in this release');
+    expect(await failed('two', { ...spec, nodes: 2, tensor_parallel: 3 })).toContain('does not divide');
   });
 });
 

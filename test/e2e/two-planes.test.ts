@@ -115,6 +115,11 @@ async function secondPlane(): Promise<Plane> {
 
 const ctl = (plane: Plane, ...args: string[]) => at.llmgw(['ctl', '--server', plane.url, ...args]);
 
+const FOLLOW = (plane: Plane) => [MAIN, 'ctl', '--server', plane.url, 'replica', 'logs', 'held', '-f'];
+
+const follow = (plane: Plane, name: string): Started =>
+  start(process.execPath, FOLLOW(plane), { logFile: path.join(at.dir, `${name}.log`), cwd: ROOT });
+
 interface Shown extends Pick<NodeState, 'session'> {
   state: string;
   instance: string;
@@ -163,10 +168,27 @@ it('shows logs and live figures of a node through the instance that does not hol
   expect(forwarded.stdout.slice(0, 500)).toBe(own.stdout.slice(0, 500));
 });
 
-it('restarts a replica without a failed request while its router is at the other instance', async () => {
+it('restarts a replica without a failed request while its router is at the other instance, and its log is followed to its end', async () => {
+  const { generation } = await at.untilPhase('held', 'ready');
+  const followed = follow(b, 'followed');
+  const left = follow(b, 'left');
+  const piped = start('/bin/sh', ['-c', '"$0" "$@" | head -n 1', process.execPath, ...FOLLOW(b)], {
+    logFile: path.join(at.dir, 'piped.log'),
+    cwd: ROOT,
+  });
+  await waitFor('the log to be followed', () => followed.output() !== '' && left.output() !== '');
+  kill(left.pid, 'SIGINT');
+  expect(['SIGINT', 130]).toContain(await left.ended);
+  expect(left.output()).not.toContain('llmgw:');
   const running = load(at, 'held');
   await moreAnswers(running);
   await restarted(a);
+  expect(await followed.ended).toBe(0);
+  expect(followed.output()).toMatch(
+    new RegExp(`\\[llmgw: generation ${generation} of held has ended \\(exit code \\d+\\)\\]\n$`),
+  );
+  expect(await piped.ended).toBe(0);
+  expect(piped.output().trim().split('\n')).toHaveLength(1);
   await moreAnswers(running);
   expect(await running.stop()).toEqual([]);
 });

@@ -44,9 +44,23 @@ export interface World {
   close(): Promise<void>;
 }
 
+export interface NodeOptions {
+  gpus: number;
+  /** Where its engines listen and peers find them; default 127.0.0.1. */
+  address?: string;
+  /** All its GPUs' fabric. */
+  fabric?: string;
+  /** Keys of agent.yaml. */
+  agent?: Record<string, unknown>;
+  /** Words before its agent's command. */
+  on?: string[];
+}
+
 export interface WorldOptions {
-  /** Further nodes and their number of GPUs. */
-  nodes?: Record<string, number>;
+  /** Further nodes and their number of GPUs, or more. The function is called once the ports are known. */
+  nodes?:
+    | Record<string, number | NodeOptions>
+    | ((at: Installation) => Promise<Record<string, number | NodeOptions>>);
   /** Keys of server.yaml. */
   server?: Record<string, unknown>;
   secondRouter?: boolean;
@@ -64,6 +78,7 @@ export async function world(options: WorldOptions = {}): Promise<World> {
     env: object,
     part: string,
     ready: () => Promise<boolean>,
+    on: string[] = [],
   ): Service => {
     let current: Started | null = null;
     const running = () => {
@@ -75,7 +90,8 @@ export async function world(options: WorldOptions = {}): Promise<World> {
       process: running,
       pid: () => running().pid,
       start: async () => {
-        const started = start(process.execPath, [MAIN, part, '--config', file], {
+        const [program, ...args] = [...on, process.execPath, MAIN, part, '--config', file];
+        const started = start(program!, args, {
           logFile: path.join(at.dir, `${name}.log`),
           env: { ...process.env, ...env },
         });
@@ -105,28 +121,32 @@ export async function world(options: WorldOptions = {}): Promise<World> {
   const agents: Record<string, Service> = { [NODE]: at.agent };
   const routers = [{ service: at.router, url: `http://127.0.0.1:${at.ports.router}` }];
   // Above what test/e2e/configs.ts gives to the installation's own node, below the kernel's ephemeral range.
-  const firstPort = 29_000 + (process.pid % 30) * 120;
+  const firstPort = 29_100 + (process.pid % 2) * 1_700;
   const gpuDirs = [path.join(at.dir, 'gpus')];
   const own = parse(readFileSync(at.files.agent, 'utf8')) as { supervisor: { ports: string } };
   const enginePorts = [rangeOf(own.supervisor.ports)];
-  const extra = Object.entries(options.nodes ?? {});
-  for (const [index, [id, gpus]] of extra.entries()) {
+  const given = typeof options.nodes === 'function' ? await options.nodes(at) : (options.nodes ?? {});
+  for (const [index, [id, kind]] of Object.entries(given).entries()) {
+    const { gpus, address, fabric, agent, on }: NodeOptions =
+      typeof kind === 'number' ? { gpus: kind } : kind;
     await issueClient(at.pki, id);
     const gpu_dir = path.join(at.dir, `gpus-${id}`);
     mkdirSync(gpu_dir);
     gpuDirs.push(gpu_dir);
-    enginePorts.push([firstPort + index * 20, firstPort + index * 20 + 19]);
+    // A generation of a gang takes some thirty, which rest for ten minutes afterwards.
+    enginePorts.push([firstPort + index * 400, firstPort + index * 400 + 399]);
     const simulation = at.file(`simulation-${id}.json`, {
       gpus: { count: gpus },
       islands: [Array.from({ length: gpus }, (_, i) => i)],
+      ...(fabric === undefined ? {} : { fabrics: [{ name: fabric, hcas: ['mlx5_0'] }] }),
       gpu_dir,
     });
-    const config = agentConfig(at.dir, at.pki, at.ports, id);
+    const config = agentConfig(at.dir, at.pki, at.ports, id, agent);
+    if (address !== undefined) config.mgmt_addr = address;
     config.supervisor.ports = enginePorts.at(-1)!.join('-');
     const file = at.file(`agent-${id}.yaml`, stringify(config));
-    agents[id] = service(`agent-${id}`, file, { LLMGW_SIMULATE: simulation }, 'agent', async () => {
-      return (await node(id))?.state === 'connected';
-    });
+    const connected = async () => (await node(id))?.state === 'connected';
+    agents[id] = service(`agent-${id}`, file, { LLMGW_SIMULATE: simulation }, 'agent', connected, on);
   }
   if (options.secondRouter === true) {
     const port = await freePort();
