@@ -2,6 +2,7 @@
 // bench-out/bench.json. Not a test: nothing here passes or fails.
 import { parseArgs } from 'node:util';
 import { Client, Connection } from '@temporalio/client';
+import { discovery } from './bench/discovery.mjs';
 import { histories } from './bench/histories.mjs';
 import { chat, startInstallation, until } from './bench/installation.mjs';
 import { outages } from './bench/outages.mjs';
@@ -10,7 +11,7 @@ import { load, machine, Report } from './bench/report.mjs';
 import { agents, crashes, idles, starts } from './bench/spine.mjs';
 import { ensureBuilt } from './lib/setup-steps.mjs';
 
-const WHAT = ['dev', 'spine', 'history', 'outages', 'reconnect'];
+const WHAT = ['dev', 'discovery', 'spine', 'history', 'outages', 'reconnect'];
 /** Where nothing else is asked for: long enough to see what comes every minute, and said with the figure. */
 const HISTORY_MINUTES = 3;
 
@@ -48,6 +49,7 @@ if (only.includes('dev')) {
   }
   report.record('llmgw dev → all parts ready', 'ms', 6000, took);
 }
+if (only.includes('discovery')) await discovery({ report, rounds, idleMs });
 await withInstallation('spine', async ({ it, client }) => {
   await starts({ it, client, report, rounds });
   await crashes({ it, client, report, rounds });

@@ -4,7 +4,7 @@ import type { NodeFacts } from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
 import { emptyLedger, gpuCounts, type LedgerState } from '../../domain/ledger/state.js';
 import { type LedgerInput, ledgerStep } from '../../domain/ledger/step.js';
-import { brakeOf } from '../../domain/ledger/view.js';
+import { brakeOf, fleetStatusOf } from '../../domain/ledger/view.js';
 import { shapeOf } from '../../domain/replica/make.js';
 import { facts, spec } from './fixtures.js';
 
@@ -117,6 +117,16 @@ describe('the brake', () => {
     expect(brakeOf(s).on).toBe(false);
     ledgerStep(s, [node('n3', 'silent')], 3_300);
     expect(brakeOf(s).on).toBe(true);
+  });
+
+  it('is an alarm while it is on, which is over when it is off', () => {
+    const s = fleetOf(6);
+    ledgerStep(s, [node('n0', 'silent'), node('n1', 'silent'), node('n2', 'silent')], 2_000);
+    expect(fleetStatusOf(s).alarms).toMatchObject([
+      { text: expect.stringMatching(/^brake: 3 of 6/), over: false },
+    ]);
+    ledgerStep(s, [node('n0', 'connected'), node('n1', 'connected')], 3_000);
+    expect(fleetStatusOf(s).alarms).toMatchObject([{ over: true }]);
   });
 
   it('goes off by itself when the nodes are back, unless an operator set it', () => {

@@ -26,6 +26,7 @@ export function facts(over: Partial<NodeFacts> = {}): NodeFacts {
     since: 0,
     agent_version: '0.1.0',
     labels: {},
+    mgmt_addr: true,
     fabrics: ['ib-a'],
     engines: [{ name: 'vllm', type: 'vllm', version: '0.33.0', launch_mode: 'mp', problem: null }],
     profile: {
@@ -109,7 +110,7 @@ export class Bench {
       pid: 42,
       adopted: false,
     };
-    this.send({ type: 'launched', fence: this.fences, result });
+    this.send({ type: 'launched', fence: this.fences, rank: 0, result });
     return this;
   }
 
@@ -118,6 +119,7 @@ export class Bench {
     this.send({
       type: 'ready_result',
       fence: this.fences,
+      rank: 0,
       result: { ready: true, pid: 42, model_ids: ['m'] },
     });
     return this;

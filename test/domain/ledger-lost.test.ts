@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import type { AssertMsg, NodeFacts, RunningEngine } from '../../contracts/messages.js';
 import { TIMING } from '../../contracts/timing.js';
-import { emptyLedger, gpuCounts, type LedgerState } from '../../domain/ledger/state.js';
+import { blockOf, emptyLedger, gpuCounts, type LedgerState } from '../../domain/ledger/state.js';
 import { type LedgerInput, ledgerStep, nextLook } from '../../domain/ledger/step.js';
 import { fleetStatusOf, routesOf } from '../../domain/ledger/view.js';
 import { shapeOf } from '../../domain/replica/make.js';
@@ -121,6 +121,35 @@ describe('a ledger that begins anew', () => {
       { do: 'routes' },
     ]);
     expect(s.last_fence).toBeGreaterThan(5_000);
+  });
+
+  it('does not take a request for GPUs, which may be an old one, for the word that nothing is held (INV-1)', () => {
+    const s = anew(['a']);
+    expect(ledgerStep(s, [node(), reserve('a'), reserve('b')], T + 2)).toMatchObject([
+      { reply: { kind: 'waiting' } },
+      { reply: { kind: 'waiting' } },
+    ]);
+    ledgerStep(s, [assertion('a', 5_000, 0)], T + 3);
+    expect(Object.values(s.grants).map(g => [g.replica, g.members[0]!.slots])).toEqual([
+      ['a', [0]],
+      ['b', [1]],
+    ]);
+  });
+
+  it('keeps a node blocked for what was left there without proof, until the node has said what that is (INV-1)', () => {
+    const s = anew([]);
+    const n1 = { fence: T - 1, members: [{ node: 'n1', proof: null }] };
+    const renew = { ...reserve('a'), kind: 'renew', release: n1 } as LedgerInput;
+    expect(ledgerStep(s, [node(), renew], T + 2)).toMatchObject([{ reply: { kind: 'waiting' } }]);
+    ledgerStep(s, [node({ hello_at: T + 3, running: [engine('a', T - 1, 0)] })], T + 3);
+    expect(gpuCounts(s, s.nodes.n1!)).toMatchObject({ held: 1 });
+    // Of a grant of its own that has ended, word that comes late is no news.
+    ledgerStep(
+      s,
+      [{ ...renew, release: { ...n1, fence: T + 2 }, key: 'a-run/reserve/2' } as LedgerInput],
+      T + 4,
+    );
+    expect(blockOf(s, 'n1')).toBeNull();
   });
 
   it('grants nothing on a node that has not said hello since', () => {

@@ -383,20 +383,25 @@ describe('a grant', () => {
     expect(stops(ledgerStep(s, [reserve('a', 5)], T + 2))).toMatchObject([{ order: { fence } }]);
   });
 
-  it('that another run left is given up when its node comes back and a newer engine serves', () => {
-    const s = whole();
-    ledgerStep(s, [reserve('a'), node({ node_id: 'n2' })], T + 1);
-    const fence = s.last_fence;
-    ledgerStep(s, [node({ state: 'silent' })], T + 2);
-    ledgerStep(s, [reserve('a', 1, { key: 'z/reserve/1', ...ids('z') })], T + 3);
-    const newer = s.last_fence;
-    expect(s.grants[newer]?.members[0]?.node).toBe('n2');
-    const back = () =>
-      ledgerStep(s, [node({ hello_at: T + ++seq, running: [engine('a', fence, 0)] })], T + 9);
-    expect(stops(back())).toEqual([]);
-    ledgerStep(s, [{ ...endpoint('a', 2, newer, 'ready'), key: 'z/endpoint/2', run_id: 'z' }], T + 10);
-    expect(stops(back())).toMatchObject([{ node: 'n1', order: { fence } }]);
-  });
+  it.each([true, false])(
+    'that another run left is given up when a newer engine serves, its node being there or back later',
+    there => {
+      const s = whole();
+      ledgerStep(s, [reserve('a'), node({ node_id: 'n2' })], T + 1);
+      const fence = s.last_fence;
+      ledgerStep(s, [node({ state: 'silent' })], T + 2);
+      ledgerStep(s, [reserve('a', 1, { key: 'z/reserve/1', ...ids('z') })], T + 3);
+      const newer = s.last_fence;
+      expect(s.grants[newer]?.members[0]?.node).toBe('n2');
+      const back = () =>
+        ledgerStep(s, [node({ hello_at: T + ++seq, running: [engine('a', fence, 0)] })], T + 9);
+      expect(stops(back())).toEqual([]);
+      if (!there) ledgerStep(s, [node({ state: 'silent' })], T + 9);
+      const ready = { ...endpoint('a', 2, newer, 'ready'), key: 'z/endpoint/2', run_id: 'z' };
+      const orders = [...stops(ledgerStep(s, [ready], T + 10)), ...(there ? [] : stops(back()))];
+      expect(orders).toMatchObject([{ node: 'n1', order: { fence } }]);
+    },
+  );
 });
 
 describe('a node that lies (INV-8)', () => {

@@ -45,8 +45,8 @@ const node = (i: number, over: Partial<NodeFacts> = {}): LedgerInput => ({
   }),
 });
 
-/** `nodes` × 8 GPUs, each of them granted to a replica of `size` GPUs that serves. */
-function fullFleet(nodes: number, size: number): LedgerState {
+/** `nodes` × 8 GPUs, each of them granted to a replica of `size` GPUs, or of `span` whole nodes, that serves. */
+function fullFleet(nodes: number, size: number, span = 1): LedgerState {
   const s = emptyLedger(uuid(999_999), T0);
   ledgerStep(
     s,
@@ -54,12 +54,18 @@ function fullFleet(nodes: number, size: number): LedgerState {
     T0 + 60_000,
   );
   const each = 8 / size;
-  for (let i = 0; i < nodes * each; i++) {
+  for (let i = 0; i < (nodes * each) / span; i++) {
     const fence = T0 + 100_000 + i * 50;
-    const on = nodeName(Math.floor(i / each));
-    const slots = Array.from({ length: size }, (_, k) => (i % each) * size + k);
+    const members = Array.from({ length: span }, (_, rank) => ({
+      node: nodeName(Math.floor((i * span) / each) + rank),
+      rank,
+      slots: Array.from({ length: size }, (_, k) => (i % each) * size + k),
+    }));
+    const on = members[0]!.node;
     const replica = `llama-31-8b-${i}`;
     const run = uuid(i);
+    const where = members.map(m => `${m.node}${span === 1 ? ':' : ''} slots ${m.slots.join(',')} of 8 free`);
+    const gang = span === 1 ? {} : { nodes: span, fabric: 'ib-a' };
     s.last_fence = fence;
     s.grants[fence] = {
       key: `${run}/reserve/1`,
@@ -69,8 +75,9 @@ function fullFleet(nodes: number, size: number): LedgerState {
       first_run_id: run,
       fence,
       at: fence,
-      why: `${on}: slots ${slots.join(',')} of 8 free; one NVLink island a tensor-parallel group`,
-      members: [{ node: on, rank: 0, slots }],
+      why: `${span === 1 ? '' : 'fabric ib-a: '}${where.join(', ')}; one NVLink island a tensor-parallel group`,
+      members,
+      ...gang,
       left: {},
       delivered: true,
       endpoint_key: `${run}/endpoint/2`,
@@ -82,6 +89,7 @@ function fullFleet(nodes: number, size: number): LedgerState {
       replica,
       fence,
       node: on,
+      ...(span === 1 ? {} : { nodes: members.slice(1).map(m => m.node) }),
       url: `http://10.0.${i % 250}.${i % 199}:${20_000 + (i % 1_000)}`,
       key_id: 'k-1a2b3c4d',
       auth: 'derived',
@@ -98,6 +106,14 @@ describe('the ledger of 10,000 GPUs', () => {
     const packed = json(packLedger(s));
     expect(Buffer.byteLength(packed)).toBeLessThan(512 * KIB);
     expect(json(unpackLedger(JSON.parse(packed)))).toBe(json(unpackLedger(packLedger(s))));
+    expect(unpackLedger(JSON.parse(packed))).toEqual(s);
+  });
+
+  it.each([2, 5])('carries less than that when all are in gangs of %i nodes', span => {
+    const s = fullFleet(1_250, 8, span);
+    expect(Object.keys(s.grants)).toHaveLength(1_250 / span);
+    const packed = json(packLedger(s));
+    expect(Buffer.byteLength(packed)).toBeLessThan(512 * KIB);
     expect(unpackLedger(JSON.parse(packed))).toEqual(s);
   });
 
@@ -172,7 +188,10 @@ describe('a packed ledger', () => {
     const all = Object.values(s.grants) as Grant[];
     Object.assign(all[0]!, { unclaimed: 'why', run_id: '', first_run_id: '', key: '' });
     Object.assign(all[1]!, { gave_up: 'x', settling: { [nodeName(0)]: -1 }, left: { [nodeName(0)]: 'l' } });
-    all[2]!.members.push({ node: nodeName(5), rank: 1, slots: [50, 51] });
+    all[2]!.members.push({ node: nodeName(5), rank: 1, slots: [51, 50] });
+    Object.assign(all[2]!, { nodes: 3, fabric: 'ib-a', forgotten: [nodeName(4)], told_sick: [] });
+    Object.assign(all[2]!, { ended: { [nodeName(5)]: 'why' }, gather_until: T0 });
+    s.doubted = { [nodeName(1)]: T0 };
     all[3]!.why = `\u0001 and \u0002m and \u0002\u0002e of ${nodeName(1)}, ${nodeName(1)}`;
     all[3]!.run_id = uuid(77_777);
     all[3]!.continued_run_id = all[3]!.first_run_id;

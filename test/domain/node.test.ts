@@ -318,3 +318,29 @@ it('makes every change of state that docs/states.md draws, and no other', () => 
   const drawn = [...chart.matchAll(/^\s*(\w+) --> (\w+)/gm)].map(m => `${m[1]} → ${m[2]}`);
   expect(drawn.toSorted()).toEqual([...changes].toSorted());
 });
+
+describe('a sick GPU', () => {
+  it('is a fact with its slot and what is wrong, while it is unusable; anything else wrong is none', () => {
+    const b = new Bench();
+    const inv = inventory('n1', 3);
+    Object.assign(inv.gpus[1]!, { usable: false, reason: `GPU is lost ${'.'.repeat(400)}`, fatal: true });
+    Object.assign(inv.gpus[2]!, { usable: false, reason: 'the driver does not answer' });
+    b.hello({ inventory: inv });
+    const facts = factsOf(b.state);
+    expect(facts.fatal).toEqual([{ slot: 1, reason: expect.stringMatching(/^GPU is lost \.+$/) }]);
+    expect(facts.fatal![0]!.reason).toHaveLength(160);
+    expect(facts.usable).toBe(1);
+    expect(signalFault(SIGNALS.fleet.node, facts)).toBeNull();
+    expect(b.send({ type: 'inventory', inv: { session: 1, inventory: inventory('n1', 3) } })).toBe(true);
+    expect('fatal' in factsOf(b.state)).toBe(false);
+  });
+});
+
+describe('what operators did about a node', () => {
+  it('is in its journal, and no news for the ledger', () => {
+    const b = new Bench();
+    b.hello();
+    expect(b.send({ type: 'note', note: { text: 'slots 3 are free by the word of ada' } })).toBe(false);
+    expect(b.state.journal.at(-1)?.text).toBe('slots 3 are free by the word of ada');
+  });
+});

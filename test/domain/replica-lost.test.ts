@@ -32,7 +32,7 @@ const launched = (b: Bench, fence: number, adopted = true): void => {
     pid: 42,
     adopted,
   };
-  b.send({ type: 'launched', fence, result });
+  b.send({ type: 'launched', fence, rank: 0, result });
 };
 const messages = (b: Bench) => b.last.flatMap(e => (e.do === 'ledger' ? [e.msg] : []));
 
@@ -49,7 +49,7 @@ describe('a replica that is offered the engine of another run', () => {
     launched(b, 50);
     expect(messages(b)).toMatchObject([{ kind: 'assert', fence: 50 }]);
     expect(b.state.journal.at(-1)?.text).toContain('engine taken over on n1 (pid 42)');
-    b.send({ type: 'ready_result', fence: 50, result: { ready: true, pid: 42, model_ids: ['m'] } });
+    b.send({ type: 'ready_result', fence: 50, rank: 0, result: { ready: true, pid: 42, model_ids: ['m'] } });
     expect(b.state).toMatchObject({ phase: 'ready', generation: 1 });
     expect(messages(b)).toMatchObject([{ kind: 'endpoint', fence: 50, endpoint: { state: 'ready' } }]);
   });
@@ -57,7 +57,7 @@ describe('a replica that is offered the engine of another run', () => {
   it('stops it with proof where there is nothing to claim, and takes GPUs of its own', () => {
     const b = new Bench();
     stale(b, 50);
-    b.send({ type: 'adopt_failed', fence: 50, code: 'ENGINE_UNKNOWN', sentence: 'it has ended' });
+    b.send({ type: 'adopt_failed', fence: 50, rank: 0, code: 'ENGINE_UNKNOWN', sentence: 'it has ended' });
     expect(b.last).toMatchObject(expect.arrayContaining([expect.objectContaining({ do: 'stop' })]));
     expect(b.state.generation).toBe(0);
   });
@@ -65,7 +65,13 @@ describe('a replica that is offered the engine of another run', () => {
   it('neither waits for a node that fell away meanwhile nor gives up what may serve there', () => {
     const b = new Bench();
     stale(b, 50);
-    b.send({ type: 'adopt_failed', fence: 50, code: 'NODE_UNREACHABLE', sentence: 'n1 does not answer' });
+    b.send({
+      type: 'adopt_failed',
+      fence: 50,
+      rank: 0,
+      code: 'NODE_UNREACHABLE',
+      sentence: 'n1 does not answer',
+    });
     expect(b.state.phase).toBe('pending');
     expect(messages(b)).toMatchObject([{ kind: 'reserve' }]);
   });
@@ -78,7 +84,7 @@ describe('a replica that is offered the engine of another run', () => {
     stale(b, b.fences + 100, b.state.asserting ?? '');
     expect(b.last).toContainEqual({ do: 'clear_timer', id: 'node_loss' });
     b.send({ type: 'timer', id: 'node_loss' });
-    expect(b.state).toMatchObject({ phase: 'placing', fence: b.fences + 100, lost: null });
+    expect(b.state).toMatchObject({ phase: 'placing', fence: b.fences + 100, lost: [] });
   });
 
   it('lets go of the one that it believed in, for the newer one (reset)', () => {
@@ -252,7 +258,7 @@ describe('a replica that adopts a process', () => {
       pid: 77,
       adopted: true,
     };
-    replicaStep(s, { type: 'launched', fence: 9, result }, 1_003);
+    replicaStep(s, { type: 'launched', fence: 9, rank: 0, result }, 1_003);
     expect(s).toMatchObject({ phase: 'loading', adopt: null });
   });
 
@@ -284,6 +290,7 @@ describe('a replica that adopts a process', () => {
     const refusal = {
       type: 'adopt_failed' as const,
       fence: 4,
+      rank: 0,
       code: 'FENCE_CONFLICT',
       sentence: 'it runs another spec',
     };

@@ -14,7 +14,12 @@ describe('a replica', () => {
     expect(b.did('launch')).toBe(true);
     b.launched();
     expect(b.state).toMatchObject({ phase: 'loading', endpoint: 'http://10.0.0.1:20000' });
-    b.send({ type: 'ready_result', fence: b.fences, result: { ready: true, pid: 42, model_ids: ['m'] } });
+    b.send({
+      type: 'ready_result',
+      fence: b.fences,
+      rank: 0,
+      result: { ready: true, pid: 42, model_ids: ['m'] },
+    });
     expect(b.state.phase).toBe('ready');
     expect(b.last).toMatchObject([
       { do: 'ledger', msg: { kind: 'endpoint', endpoint: { state: 'ready', model: 'm', fence: b.fences } } },
@@ -100,7 +105,7 @@ describe('a replica', () => {
     const b = new Bench().ready();
     const before = structuredClone(b.state);
     b.send({ type: 'stopped', fence: 1, proofs: [] });
-    b.send({ type: 'ready_result', fence: 1, result: { ready: false, failure: digest() } });
+    b.send({ type: 'ready_result', fence: 1, rank: 0, result: { ready: false, failure: digest() } });
     b.send({
       type: 'engine',
       event: {
@@ -124,7 +129,7 @@ describe('a replica', () => {
 
   it('counts an exit once that is told only after its stop was proven', () => {
     const b = new Bench().grant().launched();
-    b.send({ type: 'ready_result', fence: b.fences, result: { ready: false, failure: digest() } });
+    b.send({ type: 'ready_result', fence: b.fences, rank: 0, result: { ready: false, failure: digest() } });
     b.stopped();
     expect(b.state.phase).toBe('backing_off');
     b.exit();
@@ -167,7 +172,13 @@ describe('a replica', () => {
   it('leaves the hold to fleet and node when a cancelled stop cannot be proven', () => {
     const b = new Bench().grant().launched();
     b.send({ type: 'cancel' });
-    b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
+    b.send({
+      type: 'stop_failed',
+      fence: b.fences,
+      node: 'n1',
+      sentence: 'n1 does not answer',
+      leaked: false,
+    });
     expect(b.state.outcome).toEqual({ kind: 'stopped', holds: ['n1'] });
     expect(b.last).toMatchObject([
       { do: 'ledger', msg: { kind: 'release', members: [{ node: 'n1', proof: null }] } },
@@ -176,7 +187,13 @@ describe('a replica', () => {
 
   it('repeats the stop of a node that does not answer: lost contact is not free (INV-2)', () => {
     const b = new Bench().ready().exit();
-    b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
+    b.send({
+      type: 'stop_failed',
+      fence: b.fences,
+      node: 'n1',
+      sentence: 'n1 does not answer',
+      leaked: false,
+    });
     expect(b.state.phase).toBe('stopping');
     expect(b.state.deadline).not.toBeNull();
     const waits: number[] = [];
@@ -185,7 +202,13 @@ describe('a replica', () => {
       waits.push(timer?.do === 'timer' ? timer.ms : 0);
       b.send({ type: 'timer', id: 'stop_again' });
       expect(b.last).toMatchObject([{ do: 'stop', orders: [{ node: 'n1' }] }]);
-      b.send({ type: 'stop_failed', fence: b.fences, sentence: 'n1 does not answer', leaked: false });
+      b.send({
+        type: 'stop_failed',
+        fence: b.fences,
+        node: 'n1',
+        sentence: 'n1 does not answer',
+        leaked: false,
+      });
     }
     // A node that refuses answers in milliseconds: without the waits this would fill the history.
     expect(waits).toEqual([5_000, 10_000, 20_000, 40_000, 60_000, 60_000]);
@@ -222,7 +245,7 @@ describe('a replica', () => {
     'leaves a node out for a while only after %s, and asks again then',
     code => {
       const b = new Bench().grant();
-      b.send({ type: 'launch_failed', fence: b.fences, code, sentence: 'not now', delivered: true });
+      b.send({ type: 'launch_failed', fence: b.fences, rank: 0, code, sentence: 'not now', delivered: true });
       b.stopped();
       expect(b.last).toMatchObject(
         expect.arrayContaining([{ do: 'timer', id: 'exclusion', ms: expect.any(Number) }]),
@@ -262,31 +285,36 @@ describe('a replica', () => {
     expect(b.state.journal.at(-2)?.text).toContain('no control plane instance');
   });
 
-  it('leaves out a node that lacks the model and fails when every node was tried', () => {
-    const b = new Bench().grant();
-    b.send({
-      type: 'launch_failed',
-      fence: b.fences,
-      code: 'MODEL_MISSING',
-      sentence: 'no /models/x on n1',
-      delivered: true,
-    });
-    b.stopped();
-    if (b.state.phase === 'backing_off') b.send({ type: 'timer', id: 'back_off' });
-    expect(b.state.exclude).toMatchObject([{ node: 'n1', reason: 'no /models/x on n1', until: null }]);
-    expect(b.state.failures).toEqual([]);
-    b.send({
-      type: 'ledger',
-      reply: { kind: 'waiting', key: b.state.reserving!, reason: 'n1: no /models/x on n1', hopeless: true },
-    });
-    expect(b.state.outcome).toMatchObject({ kind: 'failed', code: 'DOES_NOT_FIT' });
-  });
+  it.each(['MODEL_MISSING', 'ENGINE_UNFIT'])(
+    'leaves out a node that refuses with %s and fails when every node was tried',
+    code => {
+      const b = new Bench().grant();
+      b.send({
+        type: 'launch_failed',
+        fence: b.fences,
+        rank: 0,
+        code,
+        sentence: 'no /models/x on n1',
+        delivered: true,
+      });
+      b.stopped();
+      if (b.state.phase === 'backing_off') b.send({ type: 'timer', id: 'back_off' });
+      expect(b.state.exclude).toMatchObject([{ node: 'n1', reason: 'no /models/x on n1', until: null }]);
+      expect(b.state.failures).toEqual([]);
+      b.send({
+        type: 'ledger',
+        reply: { kind: 'waiting', key: b.state.reserving!, reason: 'n1: no /models/x on n1', hopeless: true },
+      });
+      expect(b.state.outcome).toMatchObject({ kind: 'failed', code: 'DOES_NOT_FIT' });
+    },
+  );
 
   it('tries a node again whose model is gone when the replica had served: a file system may be away for a moment', () => {
     const b = new Bench().ready().exit().stopped().grant();
     b.send({
       type: 'launch_failed',
       fence: b.fences,
+      rank: 0,
       code: 'MODEL_MISSING',
       sentence: 'no /models/x on n1',
       delivered: true,
@@ -303,6 +331,7 @@ describe('a replica', () => {
     b.send({
       type: 'launch_failed',
       fence: b.fences,
+      rank: 0,
       code: 'NODE_UNREACHABLE',
       sentence: 'n1 did not take it',
       delivered: false,
@@ -331,7 +360,13 @@ describe('a replica', () => {
         { do: 'adopt', node: 'n1', order: expect.objectContaining({ fence: 50, slots: [3], process: null }) },
       ]),
     );
-    b.send({ type: 'adopt_failed', fence: 50, code: 'FENCE_CONFLICT', sentence: 'it runs another spec' });
+    b.send({
+      type: 'adopt_failed',
+      fence: 50,
+      rank: 0,
+      code: 'FENCE_CONFLICT',
+      sentence: 'it runs another spec',
+    });
     // Its clients are drained first: it may have served until a moment ago.
     expect(b.state.phase).toBe('draining');
     const key = b.state.draining_key!;
@@ -409,6 +444,7 @@ describe('a replica', () => {
     b.send({
       type: 'launch_failed',
       fence: b.fences,
+      rank: 0,
       code: 'NODE_UNREACHABLE',
       sentence: 'not taken',
       delivered: false,
