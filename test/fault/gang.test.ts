@@ -105,6 +105,9 @@ describe('three agents, each with its own address', () => {
           return s?.fence !== loading.fence && s?.last_failure?.member === rank;
         });
       }
+    });
+
+    it('leaves nothing when it is stopped', async () => {
       await stopped(w, name);
       await expectOneHolder(w);
     });
