@@ -6,13 +6,19 @@ import { MAIN } from './paths.js';
 
 /**
  * Five seconds are promised; the rest is for the kernel and this process' own end. Each step takes what it needs up to
- * its own bound; what doesn't end in it is killed. Engines: SIGTERM, 2 s, SIGKILL, and the command's own start.
+ * its own bound; what doesn't end in it is killed.
  */
 const TOTAL_MS = 4_600;
 const ROUTER_MS = 700;
 const AGENT_MS = 1_100;
-const ENGINES_MS = 3_000;
 const SERVER_MS = 600;
+/**
+ * SIGTERM, 2 s, SIGKILL and the command's own start, which a busy machine makes long: the promise rather than an engine
+ * that runs on with nobody to stop it.
+ */
+const ENGINES_MS = 20_000;
+/** Of the total, for the parts behind them. */
+const ENGINES_USUAL_MS = 3_000;
 
 export interface RunningParts {
   temporal: Part | null;
@@ -30,7 +36,7 @@ export interface StopOptions {
 
 /** Stops everything; what wouldn't end is said by name. */
 export async function stopAll({ parts, stopEngines, say }: StopOptions): Promise<void> {
-  const end = performance.now() + TOTAL_MS;
+  let end = performance.now() + TOTAL_MS;
   const left = (bound: number) => Math.max(0, Math.min(bound, end - performance.now()));
   const stop = async (part: Part | null, bound: number) => {
     if (part === null || (await part.stop(left(bound)))) return;
@@ -39,8 +45,11 @@ export async function stopAll({ parts, stopEngines, say }: StopOptions): Promise
   };
   await stop(parts.router, ROUTER_MS);
   await stop(parts.agent, AGENT_MS);
-  if (parts.agent !== null && !(await stopEngines(left(ENGINES_MS)))) {
-    say('not all engines could be stopped; what still runs is picked up by the next start');
+  if (parts.agent !== null) {
+    const begun = performance.now();
+    if (!(await stopEngines(ENGINES_MS)))
+      say('not all engines could be stopped; what still runs is picked up by the next start');
+    end += Math.max(0, performance.now() - begun - ENGINES_USUAL_MS);
   }
   await stop(parts.server, SERVER_MS);
   await stop(parts.temporal, TOTAL_MS);

@@ -75,6 +75,19 @@ test("a part that won't end is killed and named, and the rest still ends", async
   expect(textOf(order).trim().split('\n')).toEqual(['agent', 'server', 'temporal']);
 });
 
+test('engines that take long on a busy machine are waited for, and cost the parts behind them nothing', async () => {
+  const { parts, order } = await fourParts();
+  const said: string[] = [];
+  const stopEngines = async (timeoutMs: number) => {
+    expect(timeoutMs).toBeGreaterThan(10_000);
+    await new Promise(resolve => setTimeout(resolve, 3_200));
+    return true;
+  };
+  await stopAll({ parts, stopEngines, say: line => said.push(line) });
+  expect(textOf(order).trim().split('\n')).toEqual(['router', 'agent', 'server', 'temporal']);
+  expect(said).toEqual([]);
+});
+
 test('a Ctrl-C that arrives twice is one, a later one is the second', async () => {
   const source = new EventEmitter();
   let now = 1_000;
