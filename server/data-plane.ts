@@ -10,6 +10,7 @@ const CONNECT_MS = 2_000;
 export const dataPlaneOf = (routes: RouteHub): DataPlane => ({
   endpointsOf: node => routes.endpointsOf(node),
   lastSuccess: (replica, fence) => routes.lastSuccess(replica, fence),
+  unanswered: (replica, fence) => routes.unanswered(replica, fence),
   accepts,
 });
 

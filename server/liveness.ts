@@ -4,13 +4,15 @@
 //
 // A gang answers at its rank 0 alone, and that counts for its followers' nodes too: it can't serve without them. When a
 // follower is really dead, rank 0 ends, or its own agent finds it hung (the hang watch) within minutes. With that
-// generation its endpoint leaves the table, and after a period without any answer the follower's node is lost.
+// generation its endpoint leaves the table, and after a period without any answer the follower's node is lost. Not every
+// engine has a hang watch: a port that is open while requests come to nothing vouches for no other node (vain.ts).
 import type { PlanPorts } from '../activities/control/index.js';
 import type { SilentVerdict } from '../contracts/activities.js';
 import { formatDuration } from '../contracts/duration.js';
 import type { Endpoint } from '../contracts/routes.js';
 import { type Clock, monotonic } from '../lib/clock.js';
 import { Senses, type SensesPorts, TICK_MS } from './senses.js';
+import { VainAsks } from './vain.js';
 
 /** What the node serves, as this instance sees it. */
 export interface DataPlane {
@@ -18,6 +20,8 @@ export interface DataPlane {
   endpointsOf(node: string): Endpoint[] | null;
   /** Router → its last success with this engine as it reported it, by the router's own clock. */
   lastSuccess(replica: string, fence: number): Map<string, string | null>;
+  /** Requests to this engine that routers have failed, or wait for. */
+  unanswered(replica: string, fence: number): number;
   /** Whether a TCP connection to it is taken. Never rejects; bounded in time. */
   accepts(url: string): Promise<boolean>;
 }
@@ -40,11 +44,13 @@ type Input = Parameters<PlanPorts['watchSilent']>[0];
 export class Liveness {
   private readonly clock: Clock;
   private readonly senses: Senses;
+  private readonly vain: VainAsks;
   private readonly stopped = new AbortController();
 
   constructor(private readonly o: LivenessOptions) {
     this.clock = o.clock ?? monotonic;
     this.senses = new Senses(o, this.clock, o.lostAfterMs);
+    this.vain = new VainAsks(o.dataPlane);
   }
 
   /** From here on it knows when this process stood still. */
@@ -77,7 +83,7 @@ export class Liveness {
     const began = clock.now();
     // What is configured longer than a watch must be able to pass in one.
     const end = began + Math.max(for_ms, 4 * lostAfterMs);
-    const probe = new Probe(this.o.dataPlane, node_id, Math.min(ROUND_MS, lostAfterMs / 3), clock);
+    const probe = new Probe(this.o.dataPlane, this.vain, node_id, Math.min(ROUND_MS, lostAfterMs / 3), clock);
     let darkSince = began;
     let blindSince: number | null = null;
     for (;;) {
@@ -134,6 +140,7 @@ class Probe {
 
   constructor(
     private readonly plane: DataPlane,
+    private readonly vain: VainAsks,
     private readonly node: string,
     private readonly everyMs: number,
     private readonly clock: Clock,
@@ -145,6 +152,7 @@ class Probe {
     this.blind = endpoints === null ? 'this control plane has no route table yet' : null;
     if (endpoints === null) return null;
     this.endpoints = endpoints.length;
+    for (const e of endpoints) if (e.node !== this.node) this.vain.look(e, this.clock.now());
     const answer = this.served(endpoints) ?? this.answer;
     this.answer = null;
     return answer;
@@ -165,8 +173,9 @@ class Probe {
     const began = this.clock.now();
     this.probing = true;
     this.next = began + this.everyMs;
-    const taken = await Promise.all(endpoints.map(e => this.plane.accepts(e.url)));
-    const who = endpoints.find((_, i) => taken[i]);
+    const vouching = endpoints.filter(e => e.node === this.node || !this.vain.isVain(e, began));
+    const taken = await Promise.all(vouching.map(e => this.plane.accepts(e.url)));
+    const who = vouching.find((_, i) => taken[i]);
     if (who === undefined) this.dark = [...this.dark.slice(-DARK_ROUNDS), began];
     else this.answer = `${who.replica} takes connections at ${who.url}`;
     this.probing = false;

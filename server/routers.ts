@@ -67,6 +67,14 @@ export class Routers {
     return told;
   }
 
+  /** Requests that those that report here have failed since they began, or wait for. */
+  unanswered(of: DrainedEndpoint): number {
+    const told = [...this.here.values()].flatMap(({ report }) =>
+      report.endpoints.filter(e => e.replica === of.replica && e.fence === of.fence),
+    );
+    return told.reduce((n, e) => n + e.outstanding + e.failed, 0);
+  }
+
   /** What another instance says of its routers. */
   heard({ instance, routers }: PeerAnswer): void {
     const now = this.now();

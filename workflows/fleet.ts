@@ -97,6 +97,8 @@ class Fleet {
   private surveys = 0;
   private readonly queue: LedgerInput[] = [];
   private signals = 0;
+  /** Nodes that a prove_left is under way for, in this run. */
+  private readonly proving: string[] = [];
   private shown = '';
 
   constructor(
@@ -316,10 +318,15 @@ class Fleet {
   /** Bounded by the stop orders' own time. */
   private async proveLeft(asked: ProveAgain): Promise<{ holds: ProvenAgain[] }> {
     const tell = (input: LedgerInput) => this.queue.push(input);
-    const left = leftHolds(this.state, asked.node, asked.slots);
-    const holds = await Promise.all(left.map(hold => proveAgain(hold, asked, tell)));
-    await wf.condition(() => this.queue.length === 0);
-    return { holds };
+    this.proving.push(asked.node);
+    try {
+      const left = leftHolds(this.state, asked.node, asked.slots);
+      const holds = await Promise.all(left.map(hold => proveAgain(hold, asked, tell)));
+      await wf.condition(() => this.queue.length === 0);
+      return { holds };
+    } finally {
+      this.proving.splice(this.proving.indexOf(asked.node), 1);
+    }
   }
 
   private refuseProve(given: ProveAgain): void {
@@ -333,6 +340,14 @@ class Fleet {
       throw failure('BAD_REQUEST', 'prove_left takes {"node", "slots", "gpus", "by", "word": true|false}');
     if (this.state.nodes[given.node] === undefined)
       throw failure('NODE_NOT_FOUND', `there is no node ${given.node}`);
+    // Each takes minutes, and the ledger continues as new between them only (INV-11).
+    if (this.proving.includes(given.node))
+      throw failure(
+        'BAD_REQUEST',
+        `${given.node} is being asked about what was left there: wait for its answer`,
+      );
+    if (isFull(this.signals))
+      throw failure('BAD_REQUEST', 'the ledger is about to continue in a new run: ask again in a moment');
     const refused = slots === null ? null : whyNotCleared(this.state, given.node, slots);
     if (refused !== null) throw failure(refused.held ? 'GPU_HELD' : 'BAD_REQUEST', refused.reason);
     const { state } = this.state.nodes[given.node]!.facts;

@@ -33,7 +33,7 @@ export async function proveAgain(
       );
     if (proof.leaked.length > 0 && asked.word) proof = await look(true);
     if (proof.proof === 'operator') {
-      tell({ kind: 'clear_leak', node, slots: hold.slots, by });
+      tell({ kind: 'clear_leak', node, slots: hold.slots, by, fence });
       return { ...hold, outcome: 'cleared' };
     }
     tell({ kind: 'settled', fence, node, proof });

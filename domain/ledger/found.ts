@@ -140,11 +140,28 @@ export function gathering(state: LedgerState, g: Grant): string | null {
   // One of its members has ended, and so the gang has (INV-7).
   if (g.ended !== undefined || g.forgotten !== undefined) return null;
   const silent = unheard(state);
-  const serves = state.endpoints[g.replica]?.fence === g.fence;
-  if (g.gather_until === undefined && !(serves && silent.length > 0)) return null;
+  if (g.gather_until === undefined && !mayServe(state, g, silent)) return null;
   const nodes = g.members.map(m => m.node).join(', ');
-  const by = silent.length > 0 ? `; ${silent.slice(0, 3).join(', ')} may have the others` : '';
+  const by =
+    silent.length > 0
+      ? `; ${silent.slice(0, 3).join(', ')} may have the others`
+      : g.gather_until === undefined
+        ? '; it serves, so the others run on a node whose agent has not said hello yet: start it'
+        : '';
   return `its engine (fence ${g.fence}) is a gang of ${g.nodes}, of which only ${nodes} has told yet${by}`;
+}
+
+/**
+ * It is routed, and its other members may be where nobody was heard yet: a ledger without a database knows of no node before
+ * that says hello. Nodes that were given up without a hello to this ledger account for as many of them.
+ */
+function mayServe(state: LedgerState, g: Grant, silent: string[]): boolean {
+  const route = state.endpoints[g.replica];
+  if (route?.fence !== g.fence || route.state !== 'ready') return false;
+  if (silent.length > 0) return true;
+  const lost = Object.values(state.nodes).filter(n => !isHeard(state, n)).length;
+  const forgotten = Object.values(state.forgotten).filter(at => at >= state.began_at).length;
+  return lost + forgotten < g.nodes! - g.members.length;
 }
 
 /** Nodes whose engines this ledger doesn't know, and that may come. */

@@ -35,9 +35,11 @@ export function giveUp(state: LedgerState, g: Grant, why: string, now: number): 
   note(state, now, `${g.replica} (fence ${g.fence}): ${why}`);
 }
 
-/** A node's word of its own member ends nothing that runs on another one (INV-8). */
+/**
+ * A node's word of its own member ends nothing that runs on another one, nor what another one tells of later (INV-5, INV-8).
+ */
 export function giveUpOn(state: LedgerState, g: Grant, node: string, why: string, now: number): void {
-  if (g.members.every(m => m.node === node)) {
+  if ((g.nodes ?? 1) === 1) {
     giveUp(state, g, why, now);
     return;
   }

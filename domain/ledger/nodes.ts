@@ -23,7 +23,6 @@ export function nodeFacts(state: LedgerState, told: NodeFacts, now: number, effe
   if (state.doubted !== undefined && isHeard(state, state.nodes[facts.node_id]!))
     delete state.doubted[facts.node_id];
   if (facts.hello_at > (known?.facts.hello_at ?? 0)) reconcile(state, facts, running, now, effects);
-  sickNews(state, facts, now, effects);
 }
 
 function reconcile(
@@ -94,27 +93,28 @@ export function lossNews(state: LedgerState, now: number, effects: LedgerEffect[
   }
 }
 
-/** Tells each replica once that a GPU under it can't go on; what it does about that is its own decision. */
-function sickNews(
-  state: LedgerState,
-  { node_id: node, fatal = [] }: Omit<NodeFacts, 'running'>,
-  now: number,
-  effects: LedgerEffect[],
-): void {
+/**
+ * Tells each replica once that a GPU under it can't go on; what it does about that is its own decision. At each step, not at
+ * the node's facts: what is claimed on a node that is sick already has a replica from then on.
+ */
+export function sickNews(state: LedgerState, now: number, effects: LedgerEffect[]): void {
   for (const g of Object.values(state.grants)) {
-    const member = g.members.find(m => m.node === node);
-    if (member === undefined || g.gave_up !== undefined || g.unclaimed !== undefined) continue;
-    const sick = fatal.find(f => hasSlot(maskOf(member.slots), f.slot));
-    const told = g.told_sick?.includes(node) ?? false;
-    if ((sick !== undefined) === told) continue;
-    const others = (g.told_sick ?? []).filter(n => n !== node);
-    g.told_sick = sick === undefined ? others : [...others, node];
-    if (sick === undefined) continue;
-    const reason = `slot ${sick.slot} of ${node}: ${sick.reason}`;
-    effects.push({
-      do: 'reply',
-      replica: g.replica,
-      reply: { kind: 'node', key: '', node, fence: g.fence, news: 'sick', at: now, reason },
-    });
+    if (g.gave_up !== undefined || g.unclaimed !== undefined) continue;
+    for (const { node, slots } of g.members) {
+      const facts = state.nodes[node]?.facts;
+      if (facts === undefined) continue;
+      const sick = facts.fatal?.find(f => hasSlot(maskOf(slots), f.slot));
+      const told = g.told_sick?.includes(node) ?? false;
+      if ((sick !== undefined) === told) continue;
+      const others = (g.told_sick ?? []).filter(n => n !== node);
+      g.told_sick = sick === undefined ? others : [...others, node];
+      if (sick === undefined) continue;
+      const reason = `slot ${sick.slot} of ${node}: ${sick.reason}`;
+      effects.push({
+        do: 'reply',
+        replica: g.replica,
+        reply: { kind: 'node', key: '', node, fence: g.fence, news: 'sick', at: now, reason },
+      });
+    }
   }
 }

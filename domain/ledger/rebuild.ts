@@ -187,8 +187,10 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
   const taken = beyond.some(m => common(heldOn(state, m.node, replica), maskOf(m.slots)) !== 0);
   // Of a gang that it was granted, or had claimed: a member was stopped or forgotten since, and so the gang has ended (INV-7).
   const broken = known !== undefined && known.unclaimed === undefined && beyond.length > 0;
-  // The claim came too late: the order to stop it is on its way to the node.
-  const ends = known !== undefined && isBeingStopped(known, members);
+  // The claim came too late: the order to stop a member is on its way to its node, or is given again.
+  const ends =
+    known !== undefined &&
+    (isBeingStopped(known, members) || members.some(m => known.ended?.[m.node] !== undefined));
   // Its GPUs are another's: it may not go on, and its stop is proven before it is given others (INV-1).
   if (taken || broken || ends) return { kind: 'stale' as const, key: msg.key, fence, members };
   const grant: Grant = {
@@ -207,6 +209,9 @@ function believe(state: LedgerState, msg: AssertMsg, now: number) {
   if (members.length > 1) grant.nodes = members.length;
   const fabric = msg.fabric ?? known?.fabric;
   if (fabric !== undefined) grant.fabric = fabric;
+  // What comes back there is stopped, whoever holds the rest.
+  if (known?.ended !== undefined) grant.ended = known.ended;
+  if (known?.forgotten !== undefined) grant.forgotten = known.forgotten;
   if (known?.told_sick !== undefined) grant.told_sick = known.told_sick;
   if (known?.endpoint_key !== undefined) grant.endpoint_key = known.endpoint_key;
   if (known?.ready_at !== undefined) grant.ready_at = known.ready_at;

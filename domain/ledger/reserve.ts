@@ -146,7 +146,9 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
           : placeAdopted(state, want, want.adopt);
     if (!placed.fits) {
       // Nodes that were there before the ledger began anew may yet fit.
-      const hopeless = placed.hopeless && state.rebuilding === null && state.expected.length === 0;
+      const heardAll = state.rebuilding === null && state.expected.length === 0;
+      const hopeless = placed.hopeless && heardAll;
+      const refused = placed.refused === true && heardAll ? { refused: true as const } : {};
       // The same reason may become hopeless, when the last node has been heard.
       const tell = hopeless ? `hopeless: ${placed.reason}` : placed.reason;
       if (want.told === tell) continue;
@@ -154,7 +156,7 @@ export function placeWaiting(state: LedgerState, now: number, effects: LedgerEff
       effects.push({
         do: 'reply',
         replica: want.replica,
-        reply: { kind: 'waiting', key: want.key, reason: placed.reason, hopeless },
+        reply: { kind: 'waiting', key: want.key, reason: placed.reason, hopeless, ...refused },
       });
       continue;
     }

@@ -18,7 +18,7 @@ import {
   settleFailed,
   supersede,
 } from './holds.js';
-import { lossNews, nodeFacts } from './nodes.js';
+import { lossNews, nodeFacts, sickNews } from './nodes.js';
 import {
   asserted,
   beginRebuild,
@@ -49,8 +49,8 @@ export type LedgerInput =
   | { kind: 'settled'; fence: number; node: string; proof: StopProof }
   | { kind: 'settle_failed'; fence: number; node: string; sentence: string }
   | { kind: 'forget'; node: string; by: string }
-  /** `slots` null: all that is left without proof there. */
-  | { kind: 'clear_leak'; node: string; slots: number[] | null; by: string }
+  /** `slots` null: all that is left without proof there; `fence`: of that hold alone, absent: of all. */
+  | { kind: 'clear_leak'; node: string; slots: number[] | null; by: string; fence?: number }
   | { kind: 'brake'; on: boolean; by: string }
   /** The replica's workflow is gone: nothing was heard there. A grant never reached it, so no order was ever given. */
   | { kind: 'undeliverable'; replica: string; fence: number | null }
@@ -71,6 +71,7 @@ export function ledgerStep(state: LedgerState, inputs: LedgerInput[], now: numbe
   lookHeld(state, now);
   judgeBrake(state, now);
   lossNews(state, now, effects);
+  sickNews(state, now, effects);
   settle(state, now, effects);
   placeWaiting(state, now, effects);
   if (state.version !== before && !isTableHeld(state)) {
@@ -160,7 +161,7 @@ function apply(state: LedgerState, input: LedgerInput, now: number, effects: Led
       forget(state, input.node, input.by, now, effects);
       return;
     case 'clear_leak':
-      clearLeak(state, input.node, input.slots, input.by, now);
+      clearLeak(state, input.node, input.slots, input.by, now, input.fence);
       return;
     case 'brake':
       setBrake(state, input.on, input.by, now);

@@ -67,8 +67,9 @@ export interface LeakCleared {
 
 /**
  * The operator's word that slots of a node are free although their stop was never proven. `slots` null: all that was left
- * so there. What a grant holds that isn't left goes by its own stop: one such slot among those that are named refuses all.
- * Its agent must have let go of them before, or it would tell of the engine again at its next hello.
+ * so there. With a `fence` it ends that hold alone: another one on the same GPUs has a proof, or a word, of its own. What a
+ * grant holds that isn't left goes by its own stop: one such slot among those that are named refuses all. Its agent
+ * must have let go of them before, or it would tell of the engine again at its next hello.
  */
 export function clearLeak(
   state: LedgerState,
@@ -76,14 +77,15 @@ export function clearLeak(
   slots: number[] | null,
   by: string,
   now: number,
+  fence?: number,
 ): LeakCleared {
-  const refused = whyNotCleared(state, node, slots)?.reason ?? null;
+  const refused = whyNotCleared(state, node, slots, fence)?.reason ?? null;
   if (refused !== null) {
     note(state, now, `no leak on ${node} was cleared for ${by}: ${refused}`);
     return { cleared: [], refused };
   }
   const cleared: LeakCleared['cleared'] = [];
-  for (const g of leftOn(state, node)) {
+  for (const g of leftOn(state, node, fence)) {
     const held = heldBy(g, node);
     const ends = slots === null ? held : common(held, maskOf(slots));
     if (ends === 0) continue;
@@ -107,21 +109,24 @@ export function clearLeak(
 
 const grantsOn = (state: LedgerState, node: string): Grant[] =>
   Object.values(state.grants).filter(g => g.members.some(m => m.node === node));
-const leftOn = (state: LedgerState, node: string): Grant[] =>
-  grantsOn(state, node).filter(g => g.left[node] !== undefined);
+const leftOn = (state: LedgerState, node: string, fence?: number): Grant[] =>
+  grantsOn(state, node).filter(g => g.left[node] !== undefined && (fence === undefined || g.fence === fence));
 const heldBy = (g: Grant, node: string): number =>
   g.members.filter(m => m.node === node).reduce((mask, m) => union(mask, maskOf(m.slots)), 0);
 
-const leftMask = (state: LedgerState, node: string): number =>
-  leftOn(state, node).reduce((mask, g) => union(mask, heldBy(g, node)), 0);
+const leftMask = (state: LedgerState, node: string, fence?: number): number =>
+  leftOn(state, node, fence).reduce((mask, g) => union(mask, heldBy(g, node)), 0);
 
 /** null: there is something to clear. `held`: by a grant that isn't left. */
 export function whyNotCleared(
   state: LedgerState,
   node: string,
   slots: number[] | null,
+  fence?: number,
 ): { reason: string; held: boolean } | null {
-  const left = leftMask(state, node);
+  const left = leftMask(state, node, fence);
+  if (left === 0 && fence !== undefined)
+    return { reason: `nothing with fence ${fence} is left there without proof of stop`, held: false };
   const rest = slots === null ? 0 : without(maskOf(slots), left);
   if (rest === 0)
     return left !== 0 && slots?.length !== 0

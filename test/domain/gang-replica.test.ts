@@ -1,5 +1,6 @@
 // A replica of several members (INV-7): one unit in every phase, whichever member fails, stays away or answers late.
 import { describe, expect, it } from 'vitest';
+import { checkOrder } from '../../domain/replica/make.js';
 import { detailsOf, memoOf, statusOf } from '../../domain/replica/view.js';
 import { proof } from './fixtures.js';
 import { GangBench, NODES } from './gang-bench.js';
@@ -104,7 +105,8 @@ describe('a gang whose orders are not followed', () => {
     ]);
     // A refusal may have left something behind: only what never got the order is known to be clean.
     expect(b.stops()).toEqual(NODES);
-    expect(statusOf(b.state, b.now).last_failure).toMatchObject({ class: 'node_fault', member: 1 });
+    const failure = { class: 'node_fault', member: 1, node: 'n2' };
+    expect(statusOf(b.state, b.now).last_failure).toMatchObject(failure);
     b.proven(0, 1, 2);
     expect(b.messages()).toMatchObject([
       { kind: 'renew', exclude: [{ node: 'n2' }, { node: 'n3' }], release: { members: [{}, {}, {}] } },
@@ -287,6 +289,22 @@ describe('a gang of which a member ends', () => {
   });
 });
 
+describe('the question whether its node could start another spec', () => {
+  const asked = (b: GangBench, over: Record<string, unknown>) =>
+    checkOrder(b.state, 0, { ...b.state.spec, ...over });
+
+  it('names no fabric that is not granted: the plan answers for that', () => {
+    const placement = (fabric: string | null) => ({ ...new GangBench().state.spec.placement, fabric });
+    const gang = new GangBench().ready();
+    expect(asked(gang, {}).fabric).toBe('ib-a');
+    expect(asked(gang, { placement: placement('ib-a') }).fabric).toBe('ib-a');
+    expect(asked(gang, { placement: placement('ib-b') })).not.toHaveProperty('fabric');
+    expect(asked(gang, { nodes: 1 })).not.toHaveProperty('fabric');
+    gang.state.grant!.fabric = null;
+    expect(asked(gang, { nodes: 2 })).not.toHaveProperty('fabric');
+  });
+});
+
 describe('a gang that makes no progress (INV-9)', () => {
   const T = 60_000;
   const stalls = (b: GangBench, rank: number) =>
@@ -320,6 +338,21 @@ describe('a gang that makes no progress (INV-9)', () => {
     expect(b.state.phase).toBe('loading');
     stalls(b, 1);
     expect(b.state).toMatchObject({ phase: 'stopping', last_failure: { code: 'NO_PROGRESS' } });
+  });
+
+  it('blames the member that is least far, not the one that says so last', () => {
+    const b = new GangBench({ no_progress_timeout: '1m' }).loading();
+    for (const [node, stage, percent] of [
+      ['n1', 'waiting for the others', 90],
+      ['n2', 'loading weights', 10],
+      ['n3', 'waiting for the others', 90],
+    ] as const)
+      b.send({ type: 'progress', msg: { node, fence: b.state.fence!, stage, percent } });
+    stalls(stalls(stalls(b, 1), 0), 2);
+    expect(b.state.last_failure).toMatchObject({
+      member: 1,
+      sentence: expect.stringContaining('n2 (rank 1) is the least far (loading weights)'),
+    });
   });
 
   it('is ready all the same when its first member serves', () => {

@@ -193,7 +193,12 @@ describe('a gang that is granted', () => {
     );
     const newer = s.last_fence;
     expect(on(s, newer)).toEqual(['n3', 'n4']);
-    expect(stops(ledgerStep(s, [ready('z', 2, newer)], T + 4))).toEqual(['n1/0']);
+    // All of it away: it is left to the hello of its nodes.
+    ledgerStep(s, [node('n1', { state: 'lost' })], T + 3);
+    expect(stops(ledgerStep(s, [ready('z', 2, newer)], T + 4))).toEqual([]);
+    expect(s.grants[fence]!.gave_up).toBeUndefined();
+    ledgerStep(s, [node('n1')], T + 5);
+    expect(stops(ledgerStep(s, [ready('z', 3, newer)], T + 6))).toEqual(['n1/0']);
     expect(on(s, fence)).toEqual(['n1', 'n2']);
   });
 });
@@ -256,6 +261,28 @@ describe('a node of a gang', () => {
     expect(reply(ledgerStep(s, [assertion('r', fence)], T + 4))).toMatchObject({ kind: 'stale', fence });
   });
 
+  it('that came back from the dead with it is stopped still when its replica says that it holds it', () => {
+    const { s, fence } = granted();
+    ledgerStep(s, [node('n2', { state: 'lost' }), { kind: 'forget', node: 'n2', by: 'op' }], T + 2);
+    ledgerStep(s, [node('n2', { hello_at: T + 4, running: [engine(1, { fence })] })], T + 4);
+    ledgerStep(s, [{ kind: 'settle_failed', fence, node: 'n2', sentence: 'no answer' }], T + 5);
+    expect(reply(ledgerStep(s, [assertion('r', fence)], T + 6))).toMatchObject({ kind: 'stale', fence });
+    const later = T + 5 + TIMING.settleAgain;
+    expect(stops(ledgerStep(s, [{ kind: 'look' }], later))).toEqual(['n2/1']);
+  });
+
+  it('that was forgotten is remembered when its replica says what it holds elsewhere (INV-1)', () => {
+    const { s, fence } = granted();
+    ledgerStep(s, [node('n2', { state: 'lost' }), { kind: 'forget', node: 'n2', by: 'op' }], T + 2);
+    const rest = [{ node: 'n1', rank: 0, slots: HALF }];
+    expect(reply(ledgerStep(s, [assertion('r', fence, { members: rest })], T + 3))).toMatchObject({
+      kind: 'ack',
+    });
+    const hello = node('n2', { hello_at: T + 4, running: [engine(1, { fence })] });
+    expect(stops(ledgerStep(s, [hello], T + 4))).toEqual(['n2/1']);
+    expect(held(s)).toEqual([4, 4]);
+  });
+
   it('is blocked with all the others while their replica does not say what it holds', () => {
     const s = emptyLedger('epoch', T);
     ledgerStep(s, [{ kind: 'rebuild', why: 'it began anew' }], T);
@@ -272,6 +299,16 @@ describe('a node of a gang', () => {
     expect(blocked()).toEqual([true, true, false]);
     ledgerStep(s, [node('n1', { hello_at: ended + 1 }), node('n2', { hello_at: ended + 1 })], ended + 1);
     expect(blocked()).toEqual([false, false, false]);
+  });
+
+  it('that is forgotten while their replica is silent frees none of the others (INV-1)', () => {
+    const s = whole('n1', 'n2');
+    s.silent = { g: 'n1, n2' };
+    ledgerStep(s, [node('n2', { state: 'lost' }), { kind: 'forget', node: 'n2', by: 'op' }], T + 2);
+    expect(s.silent).toEqual({ g: 'n1' });
+    expect(blockOf(s, 'n1')).toContain('replica/g');
+    ledgerStep(s, [node('n1', { state: 'lost' }), { kind: 'forget', node: 'n1', by: 'op' }], T + 3);
+    expect(s.silent).toEqual({});
   });
 });
 
@@ -350,7 +387,7 @@ describe('a gang that nobody speaks for', () => {
 
   it('is offered as it is, to be stopped, when the others have had their time', () => {
     const s = whole('n1', 'n2');
-    hello(s, 'n1', [engine(0)], T + 1);
+    hello(s, 'n1', [engine(0, { state: 'loading' })], T + 1);
     ledgerStep(s, [reserve('z')], T + 2);
     const until = nextLook(s)!;
     expect(until).toBe(T + 1 + TIMING.rebuildPatience);
@@ -368,6 +405,37 @@ describe('a gang that nobody speaks for', () => {
     expect(nextLook(s)).toBeNull();
     const lost = ledgerStep(s, [node('n2', { hello_at: T - 1, state: 'lost' })], late + 1);
     expect(reply(lost)).toMatchObject({ kind: 'stale', nodes: 2 });
+  });
+
+  it('that serves is not stopped for an agent that nobody knows of yet; who waits is told so (INV-5, INV-9)', () => {
+    const s = whole('n1', 'n3');
+    hello(s, 'n1', [engine(0)], T + 1);
+    ledgerStep(s, [reserve('z')], T + 2);
+    const until = nextLook(s)!;
+    const told = reply(ledgerStep(s, [{ kind: 'look' }], until));
+    expect(told).toMatchObject({ kind: 'waiting', hopeless: false });
+    expect(JSON.stringify(told)).toContain('it serves');
+    expect(routesOf(s, RUN).endpoints).toHaveLength(1);
+    expect(nextLook(s)).toBeNull();
+    const found = hello(s, 'n2', [engine(1)], until + 600_000);
+    expect(reply(found)).toMatchObject({ kind: 'stale', members: [{ node: 'n1' }, { node: 'n2' }] });
+  });
+
+  it.each([
+    ['has ended', [engine(1, { state: 'exited' })]],
+    ['is there no longer', []],
+  ])('ends on no other node when its first member to be told of %s (INV-5, INV-8)', (_, then) => {
+    for (const order of ['n1', 'n2']) {
+      const s = whole('n1', 'n2');
+      if (order === 'n1') hello(s, 'n1', [engine(0)], T + 1);
+      hello(s, 'n2', [engine(1)], T + 2);
+      expect(stops(hello(s, 'n2', then, T + 3))).toEqual(['n2/1']);
+      if (order === 'n2') expect(stops(hello(s, 'n1', [engine(0)], T + 4))).toEqual([]);
+      expect(s.grants[5_000]!.gave_up).toBeUndefined();
+      expect(routesOf(s, RUN).endpoints).toHaveLength(1);
+      // Of both members now.
+      expect(stops(hello(s, 'n1', [], T + 5))).toEqual(['n1/0']);
+    }
   });
 
   it('is stopped on the node that tells of its end and on no other, and is offered at once then', () => {
@@ -441,6 +509,19 @@ describe('what is sick', () => {
     expect(s.grants[s.last_fence]!.members[1]).toMatchObject({ node: 'n2', slots: [0, 1, 3, 4] });
   });
 
+  it('when its engine is claimed is told then, once', () => {
+    const s = whole('n1', 'n2');
+    const fatal = [{ slot: 2, reason: 'it fell off the bus' }];
+    const hellos = [
+      node('n1', { hello_at: T + 1, running: [engine(0)] }),
+      node('n2', { hello_at: T + 1, running: [engine(1)], fatal }),
+    ];
+    expect(replies(ledgerStep(s, hellos, T + 1))).toEqual([]);
+    const news = replies(ledgerStep(s, [assertion('r', 5_000)], T + 2));
+    expect(news).toMatchObject([{ kind: 'ack' }, { news: 'sick', node: 'n2', fence: 5_000 }]);
+    expect(replies(ledgerStep(s, [assertion('r', 5_000)], T + 3))).toMatchObject([{ kind: 'ack' }]);
+  });
+
   it('keeps no gang on a fabric that degrades: the running one is let be, the next goes to another', () => {
     const { s, fence } = granted('n3');
     expect(ledgerStep(s, [node('n2', { fabrics: [] })], T + 2)).toEqual([]);
@@ -470,6 +551,33 @@ describe('a leak that an operator clears', () => {
     expect(s.journal.at(-1)!.text).toContain(
       'slots 2,3 of n1 count as free by the word of op: leaked: GPU-7',
     );
+  });
+
+  it('is that of the one hold that was asked about, and not of another one on the same GPUs', () => {
+    const { s, fence } = left();
+    const other = {
+      ...s.grants[fence]!,
+      replica: 'old',
+      fence: 7,
+      members: [{ node: 'n1', rank: 0, slots: [0] }],
+    };
+    s.grants[7] = other;
+    ledgerStep(s, [{ kind: 'clear_leak', node: 'n1', slots: HALF, by: 'op', fence }], T + 4);
+    expect(s.grants[fence]).toBeUndefined();
+    expect(on(s, 7)).toEqual(['n1']);
+    // Told again: that one is over, and the other one's is another word.
+    ledgerStep(s, [{ kind: 'clear_leak', node: 'n1', slots: [0], by: 'op', fence }], T + 5);
+    expect(on(s, 7)).toEqual(['n1']);
+  });
+
+  it('of a gang that is routed still takes that node from its route', () => {
+    const s = whole('n1', 'n2');
+    ledgerStep(s, [node('n1', { hello_at: T + 1, running: [engine(0)] })], T + 1);
+    ledgerStep(s, [node('n2', { hello_at: T + 2, running: [engine(1, { state: 'exited' })] })], T + 2);
+    ledgerStep(s, [{ kind: 'settled', fence: 5_000, node: 'n2', proof: leaked }], T + 3);
+    expect(routesOf(s, RUN).endpoints).toMatchObject([{ nodes: ['n2'] }]);
+    ledgerStep(s, [{ kind: 'clear_leak', node: 'n2', slots: null, by: 'op' }], T + 4);
+    expect(routesOf(s, RUN).endpoints[0]).not.toHaveProperty('nodes');
   });
 
   it('is refused for what a live grant holds, and where nothing is left', () => {

@@ -106,6 +106,15 @@ describe('a gang', () => {
     expect(nodesOf(placed(gang(2, 8), mixed))).toEqual(['n2', 'n3']);
   });
 
+  it('names the fabrics of a node that are not usable', () => {
+    const conditions = [{ code: 'fabric_degraded', message: 'fabric ib-a: mlx5_0 is not active' }];
+    expect(
+      reasonOf(placed(gang(2, 8), [node('n1', { fabrics: [], conditions }), node('n2', { fabrics: [] })])),
+    ).toBe(
+      'n1: on fabric "ib-a", which is not usable: mlx5_0 is not active; n2: on no fabric that is usable, and the members of a multi-node replica share one',
+    );
+  });
+
   it('is hopeless only where no waiting helps', () => {
     const out = (...ids: string[]): Excluded[] =>
       ids.map(id => ({ node: id, reason: 'no /models/x', until: null, times: 1 }));

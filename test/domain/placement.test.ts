@@ -50,6 +50,32 @@ describe('placement', () => {
     });
   });
 
+  it('tells a fabric that is not usable now from one that the node is not on', () => {
+    const conditions = [
+      { code: 'fabric_degraded', message: 'fabric ib-z: mlx5_0 is not active (state DOWN, Polling)' },
+    ];
+    const reason = (fabric: string, over: object) =>
+      place(shape({ placement: { fabric } }), [node({ conditions, ...over })], [], null, 0);
+    expect(reason('ib-z', {})).toMatchObject({
+      fits: false,
+      reason: 'n1: on fabric "ib-z", which is not usable: mlx5_0 is not active (state DOWN, Polling)',
+    });
+    expect(reason('ib-y', {})).toMatchObject({ reason: 'n1: not on fabric "ib-y" (it is on ib-a)' });
+    // Only slow: it is usable, and told.
+    expect(reason('ib-z', { fabrics: ['ib-z'] })).toMatchObject({ fits: true });
+  });
+
+  it('tells a spec that was refused wherever it could run from one that waits for GPUs', () => {
+    const exclude = [{ node: 'n1', reason: 'args: no flag --x', until: null, times: 1 }];
+    const small = node({ node_id: 'n2', profile: { ...node().facts.profile, slots: 1 } });
+    const asked = (other: ReturnType<typeof node>) =>
+      place(shape({ tensor_parallel: 2 }), [node(), other], exclude, null, 0);
+    expect(asked(small)).toMatchObject({ fits: false, hopeless: false, refused: true });
+    expect(asked({ ...node({ node_id: 'n2' }), cordoned: true })).not.toHaveProperty('refused');
+    const never = place(shape({ tensor_parallel: 2 }), [small], [], null, 0);
+    expect(never).not.toHaveProperty('refused');
+  });
+
   it('names the nearest engine when none has the one that is asked for, and calls it hopeless', () => {
     const placed = place(shape({ engine: 'vlm' }), [node()], [], null, 0);
     expect(placed).toMatchObject({

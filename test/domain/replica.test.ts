@@ -309,6 +309,26 @@ describe('a replica', () => {
     },
   );
 
+  it('does not say that it waits for GPUs where nodes have refused its spec', () => {
+    const b = new Bench().grant();
+    const fence = b.fences;
+    const sentence = 'args: no flag --x';
+    b.send({ type: 'launch_failed', fence, rank: 0, code: 'FLAG_UNKNOWN', sentence, delivered: true });
+    b.stopped();
+    const told = (refused: object) => {
+      const key = b.state.reserving!;
+      b.send({
+        type: 'ledger',
+        reply: { kind: 'waiting', key, reason: `n1: ${sentence}`, hopeless: false, ...refused },
+      });
+      return b.state.reason;
+    };
+    expect(told({})).toBe(`waiting for a node that has not refused it: n1: ${sentence}`);
+    expect(told({ refused: true })).toBe(
+      `waiting: every node that could host it has refused it: n1: ${sentence}`,
+    );
+  });
+
   it('tries a node again whose model is gone when the replica had served: a file system may be away for a moment', () => {
     const b = new Bench().ready().exit().stopped().grant();
     b.send({

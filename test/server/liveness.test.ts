@@ -80,6 +80,8 @@ class World {
   readonly serving = new Set<string>();
   readonly idle = new Set<string>();
   readonly successes = new Map<string, string | null>();
+  /** Requests that routers failed or wait for. */
+  unanswered = 0;
   /** Heartbeats that come so seldom that nobody is silent yet. */
   beating = true;
   /** Connections that hang. */
@@ -115,6 +117,7 @@ class World {
       dataPlane: {
         endpointsOf: node => this.endpointsOf(node),
         lastSuccess: () => this.successes,
+        unanswered: () => this.unanswered,
         accepts: url =>
           this.hanging ? new Promise(() => {}) : Promise.resolve(this.serving.has(new URL(url).hostname)),
       },
@@ -460,6 +463,9 @@ describe('what a node serves', () => {
     hub.report('router-1', { version: 1, endpoints: [told], queued: {} });
     expect(plane.lastSuccess('on-n0', 7)).toEqual(new Map([['router-1', '2026-01-01T00:00:00Z']]));
     expect(plane.lastSuccess('on-n0', 8)).toEqual(new Map());
+    const more = { ...told, outstanding: 2, failed: 3 };
+    hub.report('router-2', { version: 1, endpoints: [more], queued: {} });
+    expect([plane.unanswered('on-n0', 7), plane.unanswered('on-n0', 8)]).toEqual([5, 0]);
   });
 
   it('is the endpoint of its gang on a node without one of its own, until that leaves the table (INV-5)', async () => {
@@ -486,5 +492,41 @@ describe('what a node serves', () => {
     await hub.refresh();
     await world.clock.pass(LOST_AFTER + 3 * HEARTBEAT);
     expect(unsupervised.ended).toMatchObject({ verdict: 'dark' });
+  });
+
+  it('is no answer for a follower’s node where requests had none for as long as routers wait; an idle gang’s is', async () => {
+    const gang = { ...endpoint('n0'), nodes: ['n1'] };
+    const world = await new World(3).settle();
+    world.endpointsOf = node => (node === 'n2' ? [] : [gang]);
+    world.serving.add('n0');
+    world.successes.set('router-1', '2026-01-01T00:00:00Z');
+    world.unanswered = 4;
+    world.fallSilent('n0', 'n1');
+    const watch = (): Watching => world.watch('n1', 'unsupervised');
+    const idle = watch();
+    await world.clock.pass(FOR_MS + S);
+    expect(idle.ended).toMatchObject({ verdict: 'unchanged' });
+    // Some in vain and then one that is answered: what counts is what comes after.
+    const served = watch();
+    world.unanswered = 6;
+    await world.clock.pass(FOR_MS - 5 * S);
+    world.successes.set('router-1', '2026-01-01T00:10:00Z');
+    await world.clock.pass(10 * S);
+    expect(served.ended).toMatchObject({ verdict: 'unchanged' });
+    const [vain, first] = [watch(), world.watch('n0', 'unsupervised')];
+    world.unanswered = 7;
+    await world.clock.pass(FOR_MS + S);
+    expect([vain.ended, first.ended]).toMatchObject([{ verdict: 'unchanged' }, { verdict: 'unchanged' }]);
+    const [dark, still] = [watch(), world.watch('n0', 'unsupervised')];
+    await world.clock.pass(LOST_AFTER + 3 * HEARTBEAT);
+    expect(dark.ended).toMatchObject({ verdict: 'dark' });
+    expect(still.ended).toBeNull();
+    // Nor does that port bring it back; an answer does.
+    const lost = world.watch('n1', 'lost');
+    await world.clock.pass(2 * LOST_AFTER);
+    expect(lost.ended).toBeNull();
+    world.successes.set('router-1', '2026-01-01T00:30:00Z');
+    await world.clock.pass(2 * S);
+    expect(lost.ended).toMatchObject({ verdict: 'serving', evidence: 'on-n0 answers router router-1' });
   });
 });

@@ -69,7 +69,7 @@ describe('a ledger that was terminated', () => {
     expect(await waits.reaches('ready')).toMatchObject({ generation: 1 });
   });
 
-  it('while replicas start, restart and end gives no GPU two holders', async () => {
+  it('while replicas start, restart and end gives no GPU two holders', { timeout: 60_000 }, async () => {
     const names = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j'];
     const replicas = await Promise.all(names.map(n => installation.startReplica(n)));
     await eventually(
@@ -83,9 +83,13 @@ describe('a ledger that was terminated', () => {
     await Promise.all([replicas[9]!.handle.cancel(), anew(), exit]);
     const wanted = names.length - 1;
     await eventually(
-      async () =>
-        (await Promise.all(replicas.slice(0, 9).map(r => r.status()))).filter(s => s.phase === 'ready')
-          .length,
+      async () => {
+        // As a control plane does that has its stream: one that ended unheard leaves the node in doubt until then.
+        const { nodes } = await installation.fleet.holders();
+        if (!nodes.includes('n1')) await node.hello({ session: node.session });
+        const all = await Promise.all(replicas.slice(0, 9).map(r => r.status()));
+        return all.filter(s => s.phase === 'ready').length;
+      },
       ready => ready >= Math.min(8, wanted),
       'eight of nine serve on eight GPUs',
       40_000,
