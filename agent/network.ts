@@ -4,7 +4,7 @@ import { isIPv4 } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import type { MemberOrder } from '../contracts/activities.js';
 import { LlmgwError } from '../contracts/errors.js';
-import type { Inventory } from '../contracts/inventory.js';
+import type { Condition, Inventory } from '../contracts/inventory.js';
 import type { AgentConfig } from './config.js';
 import type { Network } from './supervisor/types.js';
 
@@ -19,7 +19,7 @@ export interface Surroundings {
 
 /** Throws FABRIC_DOWN and MGMT_ADDR_UNUSABLE for a member of a gang. */
 export async function networkOf(
-  config: Pick<AgentConfig, 'mgmt_addr' | 'mgmt_interface'>,
+  config: Management,
   order: MemberOrder,
   { seen, facts }: Surroundings,
 ): Promise<Network & { announced: string | null }> {
@@ -28,26 +28,43 @@ export async function networkOf(
   return {
     mgmtAddr,
     mgmtInterface: config.mgmt_interface ?? interfaceOf(mgmtAddr),
-    fabricHcas: order.nodes > 1 ? fabricHcas(await facts(), order.fabric ?? null) : [],
+    // A check may come before a fabric is chosen; prepare refuses a gang without one.
+    fabricHcas: order.nodes > 1 && order.fabric != null ? fabricHcas(await facts(), order.fabric) : [],
     // Unset: what the control plane sees is where routers reach us.
     announced: config.mgmt_addr ?? seen,
   };
 }
 
-const unusable = (sentence: string): LlmgwError => new LlmgwError('MGMT_ADDR_UNUSABLE', sentence);
+type Management = Pick<AgentConfig, 'mgmt_addr' | 'mgmt_interface'>;
 
-function refuseUnmet({ mgmt_addr, mgmt_interface }: Pick<AgentConfig, 'mgmt_addr' | 'mgmt_interface'>): void {
-  if (mgmt_addr === null) {
-    throw unusable('mgmt_addr is not set in agent.yaml: the members of a multi-node replica meet at it');
-  }
-  if (interfaceOf(mgmt_addr) === null) {
-    throw unusable(`mgmt_addr ${mgmt_addr} is on no interface of this machine: correct it in agent.yaml`);
-  }
-  if (mgmt_interface !== null && networkInterfaces()[mgmt_interface] === undefined) {
-    throw unusable(
-      `mgmt_interface ${mgmt_interface} is not up on this machine, or there is none: correct it in agent.yaml`,
-    );
-  }
+function refuseUnmet(config: Management): void {
+  const problem = unmet(config);
+  if (problem !== null) throw new LlmgwError('MGMT_ADDR_UNUSABLE', problem);
+}
+
+/**
+ * The same before any gang is placed here. A node without fabrics may leave mgmt_addr out, since it hosts no member;
+ * one that is given must be the machine's own all the same, for every engine listens at it.
+ */
+export function mgmtConditions(config: Management & Pick<AgentConfig, 'fabrics'>): Condition[] {
+  const { fabrics, mgmt_addr, mgmt_interface } = config;
+  const problem =
+    fabrics.length === 0 && mgmt_addr === null ? absentInterface(mgmt_interface) : unmet(config);
+  return problem === null ? [] : [{ code: 'mgmt_addr_unusable', message: problem }];
+}
+
+function unmet({ mgmt_addr, mgmt_interface }: Management): string | null {
+  if (mgmt_addr === null)
+    return 'mgmt_addr is not set in agent.yaml: the members of a multi-node replica meet at it';
+  if (interfaceOf(mgmt_addr) === null)
+    return `mgmt_addr ${mgmt_addr} is on no interface of this machine, and engines could not listen there: correct it in agent.yaml`;
+  return absentInterface(mgmt_interface);
+}
+
+function absentInterface(name: string | null): string | null {
+  return name === null || networkInterfaces()[name] !== undefined
+    ? null
+    : `mgmt_interface ${name} is not up on this machine, or there is none: correct it in agent.yaml`;
 }
 
 /**

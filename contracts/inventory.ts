@@ -50,6 +50,9 @@ export const Gpu = z.object({
 });
 export type Gpu = z.infer<typeof Gpu>;
 
+/** A GPU with more memory than this in use by others is foreign: not offered (INV-13). */
+export const FOREIGN_MIB = 512;
+
 export const Hca = z.object({
   name: z.string(),
   port: z.number().int(),

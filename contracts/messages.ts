@@ -128,8 +128,11 @@ export type LedgerReply =
       /** The fabric that all members are on (INV-3); null or absent: one member. */
       fabric?: string | null;
     }
-  /** `hopeless`: no node that isn't excluded could host it even if it were empty. */
-  | { kind: 'waiting'; key: string; reason: string; hopeless: boolean }
+  /**
+   * `hopeless`: no node that isn't excluded could host it even if it were empty. `refused`: every node that could host it
+   * has refused its spec, and the fleet may yet change.
+   */
+  | { kind: 'waiting'; key: string; reason: string; hopeless: boolean; refused?: boolean }
   /** An engine of this replica that this run doesn't know of (of a run that was terminated or reset): claim it or stop it. */
   | {
       kind: 'stale';

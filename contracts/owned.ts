@@ -57,11 +57,27 @@ const OWNED_FLAGS: OwnedFlag[] = [
   },
   {
     names: [
+      '--attn-dp-size',
+      '--attention-data-parallel-size',
+      '--moe-dp-size',
+      '--moe-data-parallel-size',
+      '--dwdp-size',
+    ],
+    use: REPLICAS,
+  },
+  {
+    names: ['--disaggregation-bootstrap-port', '--encoder-bootstrap-port', '--engine-info-bootstrap-port'],
+    use: 'not in this release: no port is reserved for it',
+  },
+  {
+    names: [
       '--prefill-context-parallel-size',
       '-pcp',
       '--decode-context-parallel-size',
       '-dcp',
       '--dcp-size',
+      '--attn-cp-size',
+      '--attention-context-parallel-size',
     ],
     use: 'not in this release: sizes are tensor_parallel × pipeline_parallel',
   },
@@ -156,6 +172,10 @@ const OWNED_ENV: [RegExp, string][] = [
   ],
   [/^SGLANG_ZMQ_ALLOWED_PEERS$/, `${OURS} from the members' addresses`],
   [/^(VLLM_PORT|VLLM_DP_.*|SGLANG_(GRPC_|TCP_STORE_)?PORT|SGLANG_BACKUP_PORT_BASE)$/, OURS],
+  [
+    /^(VLLM_NIXL_SIDE_CHANNEL_PORT|SGLANG_DISAGGREGATION_BOOTSTRAP_PORT)$/,
+    'not in this release: no port is reserved for it',
+  ],
   [/^(VLLM|SGLANG)_RAY_.*$/, OURS],
   [/^SGLANG_(DISTRIBUTED_INIT_METHOD_OVERRIDE|BLOCK_NONZERO_RANK_CHILDREN|IS_FIRST_RANK_ON_NODE)$/, OURS],
   [/^(MASTER_ADDR|MASTER_PORT|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|TORCHELASTIC_.*)$/, OURS],
@@ -169,8 +189,13 @@ const OWNED_ENV: [RegExp, string][] = [
   [/^(LD_PRELOAD|LD_AUDIT)$/, 'not taken from a spec: wrap the engine binary in agent.yaml if it is needed'],
 ];
 
-/** Why the environment name belongs to llmgw, or null. */
-export function ownedEnv(name: string): string | null {
+/** They reach what runs before the engine's user is set: systemd-run, the shim's shell, setpriv. */
+const OF_THE_NODE = /^(PATH|LD_LIBRARY_PATH)$/;
+
+/** Why the environment name belongs to llmgw, or null; `ofSpec`: in a spec, else in agent.yaml, which is the node's. */
+export function ownedEnv(name: string, ofSpec = true): string | null {
+  if (ofSpec && OF_THE_NODE.test(name))
+    return 'not taken from a spec: wrap the engine binary, or set it in the env of a `command` engine, in agent.yaml';
   for (const [re, use] of OWNED_ENV) if (re.test(name)) return use;
   return null;
 }

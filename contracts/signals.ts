@@ -218,7 +218,13 @@ export const SIGNALS = {
           why: text,
           fabric: z.string().nullable().optional(),
         }),
-        z.looseObject({ kind: z.literal('waiting'), key: name, reason: z.string(), hopeless: z.boolean() }),
+        z.looseObject({
+          kind: z.literal('waiting'),
+          key: name,
+          reason: z.string(),
+          hopeless: z.boolean(),
+          refused: z.boolean().optional(),
+        }),
         z.looseObject({
           kind: z.literal('stale'),
           key: name,

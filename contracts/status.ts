@@ -56,6 +56,8 @@ export interface ReplicaStatus {
     sentence: string;
     evidence: string | null;
     member: number;
+    /** Where that member was, and its evidence is; absent: not known. */
+    node?: string;
   } | null;
   /** The last 50 decisions, across runs (INV-11). */
   journal: { at: string; text: string }[];

@@ -1,6 +1,6 @@
 // What `ctl node show` prints.
 import type { EngineReport } from '../contracts/engine.js';
-import type { Inventory } from '../contracts/inventory.js';
+import { FOREIGN_MIB, type Gpu, type Inventory } from '../contracts/inventory.js';
 import type { LeftHold, NodeRow } from '../contracts/status.js';
 import { age, table } from './table.js';
 
@@ -43,7 +43,9 @@ function inventoryText(d: NodeDetail, inv: Inventory): string[] {
         g.name,
         text(g.memory_total_mib),
         text(g.memory_free_mib),
-        [g.reason ?? '', holderOf(d, slotOf.get(g.uuid), g.uuid)].filter(s => s !== '').join('; '),
+        [g.reason ?? '', foreignText(g), holderOf(d, slotOf.get(g.uuid), g.uuid)]
+          .filter(s => s !== '')
+          .join('; '),
       ]),
     ),
     figuresText(d),
@@ -51,12 +53,12 @@ function inventoryText(d: NodeDetail, inv: Inventory): string[] {
   for (const f of inv.fabrics)
     lines.push(
       '',
-      `fabric ${f.name}: ${f.usable ? 'usable' : 'not usable'}, ${f.hcas.join(', ')} ${f.problems.join('; ')}`.trimEnd(),
+      [`fabric ${f.name}: ${f.usable ? 'usable' : 'not usable'}, ${f.hcas.join(' ')}`, ...f.problems].join(
+        '; ',
+      ),
     );
   for (const e of inv.engines)
-    lines.push(
-      `engine ${e.name}: ${e.type} ${e.version ?? 'version unknown'} ${e.problems.join('; ')}`.trimEnd(),
-    );
+    lines.push([`engine ${e.name}: ${e.type} ${e.version ?? 'version unknown'}`, ...e.problems].join('; '));
   for (const c of inv.conditions) lines.push(`${c.code}: ${c.message}`);
   return lines;
 }
@@ -86,6 +88,9 @@ function leftText(d: NodeDetail): string[] {
     `Once what uses them is gone: llmgw ctl node clear-leak ${d.node_id}`,
   ];
 }
+
+const foreignText = ({ foreign_mib: mib }: Gpu): string =>
+  (mib ?? 0) > FOREIGN_MIB ? `foreign: ${mib} MiB by others` : '';
 
 const inUse = (g: LeftHold['gpus'][number]): string =>
   `${g.gpu}: ${g.used_mib === null ? 'memory unknown' : `${g.used_mib} MiB`}, ${g.pids.length === 0 ? 'no pid' : `pid ${g.pids.join(', ')}`}`;

@@ -71,10 +71,37 @@ function showNodes(rows: NodeRow[]): void {
         other(r.gpus),
         String(r.engines),
         r.agent_version,
-        r.conditions[0]?.message ?? (r.state === 'connected' ? '' : r.reason),
+        noteOf(r),
       ]),
     ),
   );
+}
+
+/** Conditions of a node that works; what isn't listed here wants somebody to look. */
+const REMARKS: ReadonlySet<string> = new Set([
+  'simulated',
+  'limits',
+  'engine_auth_off',
+  'unproven',
+  'no_scope',
+  'nccl_conf',
+  'ports_ephemeral',
+  'shm_small',
+  'gpu_unified_memory',
+  'gpu_fabric_limited',
+  'gpu_mig_pending',
+]);
+
+/** The gravest in words, how many more there are: `ctl node show` has them all. */
+export function noteOf(r: Pick<NodeRow, 'state' | 'reason' | 'conditions'>): string {
+  const faults = r.conditions.filter(c => !REMARKS.has(c.code));
+  const remarks = r.conditions.filter(c => REMARKS.has(c.code));
+  const [first, ...more] = [
+    ...faults.map(c => c.message),
+    ...(r.state === 'connected' ? [] : [r.reason]),
+    ...remarks.map(c => c.message),
+  ];
+  return more.length === 0 ? (first ?? '') : `${first} (+${more.length} more)`;
 }
 
 const other = (g: NodeRow['gpus']): string =>

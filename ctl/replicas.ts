@@ -120,6 +120,33 @@ export function replicaCommands(ctl: Command): void {
 
 const path = (name: string): string => `/v1/replicas/${encodeURIComponent(name)}`;
 
+/** Of a gang with the member: which of its nodes to look at. */
+export function failureFacts(
+  s: Pick<ReplicaStatus, 'last_failure' | 'members' | 'spec'>,
+): [string, string][] {
+  const f = s.last_failure;
+  if (f === null) return [];
+  const gang = s.members.length > 1 || Number(s.spec.nodes ?? 1) > 1;
+  const who = !gang ? '' : f.node === undefined ? `rank ${f.member}: ` : `${f.node} (rank ${f.member}): `;
+  return [
+    ['last failure', `${who}${f.sentence} (${f.class})`],
+    ...(f.evidence === null ? [] : [['evidence', `${who}${f.evidence}`] as [string, string]]),
+  ];
+}
+
+/** A gang's follower has no port that anybody is sent to, and mostly none at all. */
+export function memberText(m: ReplicaStatus['members'][number]): string {
+  const ports = Object.entries(m.ports).map(([what, port]) => `${what} ${port}`);
+  const facts = [
+    m.node,
+    `pid ${m.pid ?? '-'}`,
+    m.state,
+    `GPUs ${m.gpus.join(' ')}`,
+    ...(ports.length === 0 ? [] : [`ports ${ports.join(', ')}`]),
+  ];
+  return `member ${m.rank}     ${facts.join(', ')}`;
+}
+
 function showStatus(s: ReplicaStatus): void {
   console.log(`${s.name}: ${s.phase} for ${age(s.since)}: ${s.reason}`);
   const facts: [string, string | null][] = [
@@ -133,19 +160,10 @@ function showStatus(s: ReplicaStatus): void {
     ['endpoint', s.endpoint],
     ['placed', s.placement.why],
     ['restarts', `${s.restarts.in_window} counted in the window, ${s.restarts.left} left`],
-    ['last failure', s.last_failure === null ? null : `${s.last_failure.sentence} (${s.last_failure.class})`],
-    ['evidence', s.last_failure?.evidence ?? null],
+    ...failureFacts(s),
   ];
   for (const [key, value] of facts) if (value !== null) console.log(`  ${key.padEnd(13)}${value}`);
-  for (const m of s.members) {
-    console.log(
-      `  member ${m.rank}     ${m.node}, pid ${m.pid ?? '-'}, ${m.state}, GPUs ${m.gpus.join(' ')}, ports ${Object.entries(
-        m.ports,
-      )
-        .map(([k, v]) => `${k} ${v}`)
-        .join(', ')}`,
-    );
-  }
+  for (const m of s.members) console.log(`  ${memberText(m)}`);
   console.log('');
   for (const j of s.journal.slice(-15)) console.log(`${j.at}  ${j.text}`);
 }

@@ -1,6 +1,7 @@
 // What others hear of a node: the ledger its facts, its agent the session and the slots.
 import type { EngineReport } from '../contracts/engine.js';
 import type { EngineRef } from '../contracts/ids.js';
+import { FOREIGN_MIB } from '../contracts/inventory.js';
 import type { NodeFacts, WelcomeInfo } from '../contracts/messages.js';
 import type { NodeState } from './node-state.js';
 import { maskOf } from './slots.js';
@@ -17,8 +18,7 @@ export function factsOf(s: NodeState): NodeFacts {
   const slotOf = new Map(Object.entries(s.slots).map(([slot, uuid]) => [uuid, Number(slot)]));
   const gpus = (inv?.gpus ?? []).filter(g => slotOf.has(g.uuid));
   const at = (uuid: string): number => slotOf.get(uuid)!;
-  // foreign: over 512 MiB used by others (INV-13).
-  const foreign = gpus.filter(g => (g.foreign_mib ?? 0) > 512).map(g => at(g.uuid));
+  const foreign = gpus.filter(g => (g.foreign_mib ?? 0) > FOREIGN_MIB).map(g => at(g.uuid));
   const fatal = gpus
     .filter(g => g.fatal === true && !g.usable)
     .map(g => ({ slot: at(g.uuid), reason: (g.reason ?? 'it is unusable').slice(0, 160) }));

@@ -13,6 +13,7 @@ import { SIGNALS, signalFault } from '../contracts/signals.js';
 import { canonicalJson, parseReplicaSpec, type ReplicaSpec, specFaultText } from '../contracts/spec.js';
 import type { ReplicaStatus } from '../contracts/status.js';
 import { TIMING } from '../contracts/timing.js';
+import { carried } from '../domain/replica/carried.js';
 import { checkOrder, shapeOf } from '../domain/replica/make.js';
 import {
   initialReplica,
@@ -56,7 +57,9 @@ export async function replica(
   if (name === null)
     throw failure('SPEC_INVALID', `the workflow id is ${info.workflowId}: start it as replica/<name>`);
   const state =
-    carry?.state ?? initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now(), adopt);
+    carry !== undefined
+      ? carried(carry.state)
+      : initialReplica(parseOrFail(raw, name), info.firstExecutionRunId, Date.now(), adopt);
   if (carry === undefined) state.given = { ...(raw as object) };
   state.run_id = info.runId;
   state.continued_run_id = info.continuedFromExecutionRunId ?? null;

@@ -59,7 +59,8 @@ function engineRefusal(shape: Shape, { facts }: Candidate, all: Candidate[]): Re
 
 function engineMissing(wanted: string, facts: Candidate['facts'], all: Candidate[]): string {
   const known = [...new Set(all.flatMap(c => c.facts.engines.map(e => e.name)))];
-  const near = nearest(wanted, known);
+  // Another node may have the very name.
+  const near = known.includes(wanted) ? null : nearest(wanted, known);
   const has =
     facts.engines.length === 0 ? 'it has none' : `it has ${facts.engines.map(e => e.name).join(', ')}`;
   return `no engine "${wanted}" in its agent.yaml (${has})${near === null ? '' : `, did you mean "${near}"?`}`;
@@ -68,13 +69,28 @@ function engineMissing(wanted: string, facts: Candidate['facts'], all: Candidate
 /** By name, never by address (INV-3). */
 function fabricRefusal({ nodes, placement: { fabric } }: Shape, { facts }: Candidate): Refusal | null {
   const has = facts.fabrics.length > 0 ? ` (it is on ${facts.fabrics.join(', ')})` : '';
-  if (fabric !== null && !facts.fabrics.includes(fabric)) return no(`not on fabric "${fabric}"${has}`);
+  if (fabric !== null && !facts.fabrics.includes(fabric))
+    return degraded(facts, fabric) ?? no(`not on fabric "${fabric}"${has}`);
   if (nodes === 1) return null;
   if (facts.fabrics.length === 0)
-    return no('on no fabric that is usable, and the members of a multi-node replica share one');
+    return (
+      degraded(facts, null) ??
+      no('on no fabric that is usable, and the members of a multi-node replica share one')
+    );
   if (facts.mgmt_addr !== true)
     return no('mgmt_addr is not set in its agent.yaml, and the members of a multi-node replica meet at it');
   return null;
+}
+
+/** Fabrics that its agent.yaml has and that aren't usable: a port may come back. `wanted` null: any of them. */
+function degraded({ conditions }: Candidate['facts'], wanted: string | null): Refusal | null {
+  const said = conditions.flatMap(({ code, message }) => {
+    const [, name, problems] = /^fabric (.+?): (.*)$/s.exec(message) ?? [];
+    const meant = code === 'fabric_degraded' && name !== undefined && (wanted ?? name) === name;
+    const what = problems === undefined || problems.length <= 300 ? problems : `${problems.slice(0, 299)}…`;
+    return meant ? [`on fabric "${name}", which is not usable: ${what}`] : [];
+  });
+  return said.length === 0 ? null : passing(said.slice(0, 2).join(', '));
 }
 
 function hardware({ placement: p }: Shape, size: number, { facts }: Candidate): Refusal | null {
@@ -136,10 +152,13 @@ export function refused(
   const lost = refusals.filter(r => r.kind === 'fatal');
   const left = allowed - lost.length;
   const tried = lost.filter(r => isExcludedForGood(exclude, r.node)).length;
+  // A node that fits, of a gang that is too small for it, or that is only busy may yet take it.
+  const allTried = tried > 0 && refusals.length === nodes.length && refusals.every(r => r.kind !== 'passing');
   return {
     fits: false,
     reason: [...first.slice(0, 2).map(f => f.reason), ...shown.slice(0, 4)].join('; '),
     hopeless: (allowed > 0 && left === 0) || (left < needed && left + tried >= needed),
     refusals: [...first, ...list],
+    ...(allTried ? { refused: true as const } : {}),
   };
 }

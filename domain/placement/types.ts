@@ -14,8 +14,17 @@ export interface Candidate {
 export type Placed =
   /** `fabric`: that all members of a gang are on (INV-3); null: one member. */
   | { fits: true; members: GrantMember[]; fabric: string | null; why: string }
-  /** `hopeless`: no waiting helps, see refusals.ts. `reason` is one sentence. */
-  | { fits: false; reason: string; hopeless: boolean; refusals: { reason: string; nodes: string[] }[] };
+  /**
+   * `hopeless`: no waiting helps, see refusals.ts. `reason` is one sentence. `refused`: no node that could host it is left
+   * that hasn't refused the spec.
+   */
+  | {
+      fits: false;
+      reason: string;
+      hopeless: boolean;
+      refusals: { reason: string; nodes: string[] }[];
+      refused?: true;
+    };
 
 /**
  * - scope: the spec itself leaves the node out

@@ -3,7 +3,7 @@
 // whatever order the failures are heard: the others mostly fail of the first.
 import type { EngineEvent, FailureClass, FailureDigest } from '../../contracts/engine.js';
 import type { LedgerReply } from '../../contracts/messages.js';
-import { log, node } from './core.js';
+import { log, member, node } from './core.js';
 import { excluding } from './exclusions.js';
 import { decideFailure } from './failure.js';
 import * as make from './make.js';
@@ -37,7 +37,14 @@ function judged(s: ReplicaState, f: Failed): Failed {
 }
 
 function show(s: ReplicaState, { failure, rank, shown }: Failed): void {
-  s.last_failure = { ...failure, class: shown ?? failure.class, member: rank };
+  // The next generation's member of this rank may be elsewhere; the evidence isn't.
+  const at = member(s, rank)?.node;
+  s.last_failure = {
+    ...failure,
+    class: shown ?? failure.class,
+    member: rank,
+    ...(at === undefined ? {} : { node: at }),
+  };
 }
 
 /** Counted from what was there before the first failure of this stop: another one that takes its place counts once. */

@@ -31,9 +31,24 @@ export function onReadyResult(
   if (failure.code === 'NO_PROGRESS' && isGang(s)) {
     m.stalled_at = now;
     if (!allStand(s, now)) return goOn(s, m, now);
+    const last = leastFar(s, m);
+    if (last !== m) {
+      // It is last to say so, not who the others wait for.
+      const sentence = `${named(s, last)} is the least far (${last.loads!.stage}), and no member makes progress; the last to say so: ${failure.sentence}`;
+      return fail(
+        s,
+        { failure: { ...failure, sentence: sentence.slice(0, 600) }, rank: last.rank, at: now },
+        now,
+      );
+    }
   }
   return fail(s, { failure, rank: m.rank, at: now }, now);
 }
+
+const leastFar = (s: ReplicaState, otherwise: Member): Member =>
+  s.members
+    .filter(m => m.loads?.percent != null)
+    .reduce((a, b) => (b.loads!.percent! < (a.loads?.percent ?? 101) ? b : a), otherwise);
 
 const allStand = (s: ReplicaState, now: number): boolean =>
   s.members.every(m => m.stalled_at !== null && now - m.stalled_at <= s.spec.no_progress_timeout);

@@ -157,10 +157,14 @@ export function order(s: ReplicaState, rank = 0): MemberOrder {
   };
 }
 
-/** Whether a member's node could start another spec, too. */
+/**
+ * Whether a member's node could start another spec, too. On the fabric that it has, or without a word of one: where
+ * another one is needed the plan has answered for it.
+ */
 export function checkOrder(s: ReplicaState, rank: number, spec: ReplicaSpec): MemberOrder {
   const { fabric: granted, ...rest } = order(s, rank);
-  const fabric = spec.nodes === 1 ? null : (spec.placement.fabric ?? granted);
+  const stays = spec.nodes > 1 && (spec.placement.fabric ?? granted) === granted;
+  const fabric = stays ? granted : null;
   return { ...rest, spec, nodes: spec.nodes, ...(fabric == null ? {} : { fabric }) };
 }
 

@@ -122,7 +122,8 @@ export interface ReplicaState {
   was_ready: boolean;
   /** Some generation of this spec has been ready. */
   ever_ready: boolean;
-  last_failure: (FailureDigest & { member: number }) | null;
+  /** `node`: where that member was; absent in a state of an older release. */
+  last_failure: (FailureDigest & { member: number; node?: string }) | null;
   /**
    * The failure that the stop under way follows from: when it was, and what was counted before it. An exit that was
    * earlier and is heard later takes its place (INV-10). null: nothing that is heard now changes what follows.

@@ -106,10 +106,17 @@ function onLedger(s: ReplicaState, r: LedgerReply, now: number): ReplicaEffect[]
   if (r.key !== s.reserving || s.phase !== 'pending') return giveBack(s, r, now);
   if (r.kind === 'granted') return onGranted(s, r, now);
   if (r.hopeless && !s.ever_ready) return end(s, now, 'DOES_NOT_FIT', r.reason);
-  const reason = `waiting for GPUs: ${r.reason}`;
+  const reason = `${waitsFor(s, r.refused === true)}: ${r.reason}`;
   if (s.reason !== reason) log(s, now, reason);
   s.reason = reason;
   return [];
+}
+
+/** More GPUs are no help where it is the spec that was refused. `all`: by every node that could host it. */
+function waitsFor(s: ReplicaState, all: boolean): string {
+  if (all) return 'waiting: every node that could host it has refused it';
+  const some = s.exclude.some(e => e.until === null);
+  return some ? 'waiting for a node that has not refused it' : 'waiting for GPUs';
 }
 
 function onNode(s: ReplicaState, r: Extract<LedgerReply, { kind: 'node' }>, now: number): ReplicaEffect[] {

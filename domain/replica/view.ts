@@ -41,6 +41,7 @@ export function statusOf(s: ReplicaState, now: number): ReplicaStatus {
             sentence: s.last_failure.sentence,
             evidence: s.last_failure.evidence,
             member: s.last_failure.member,
+            ...(s.last_failure.node === undefined ? {} : { node: s.last_failure.node }),
           },
     journal: s.journal.map(j => ({ at: iso(j.at), text: j.text })),
     spec: {
