@@ -1,25 +1,31 @@
 // The inventory for people, with what the host grants: each thing on a line, and at the end what is wrong with it and
 // what to do. The conditions carry the problems; no judgement is made here.
+import { homedir } from 'node:os';
 import type { Inventory } from '../contracts/inventory.js';
 import { parsePortRange } from '../lib/address.js';
 import type { AgentConfig } from './config.js';
 import { type HostFacts, hostFacts } from './host.js';
+import { agentPid } from './identity.js';
 import { portsWithSockets } from './supervisor/proc.js';
 
 export interface TableInput {
   inventory: Inventory;
   config: Pick<AgentConfig, 'supervisor'>;
   host: HostFacts;
+  /** The running agent, whose limits `host` has; null: there is none, they are of the shell. */
+  agent: number | null;
   /** Ports of this machine that have a socket. */
   used: Set<number>;
   now: number;
 }
 
 export async function formatInventory(inventory: Inventory, config: AgentConfig): Promise<string> {
-  return table({ inventory, config, host: await hostFacts(), used: portsWithSockets(), now: Date.now() });
+  const agent = await agentPid(config.supervisor.work_dir);
+  const host = await hostFacts('/', homedir(), agent ?? 'self');
+  return table({ inventory, config, host, agent, used: portsWithSockets(), now: Date.now() });
 }
 
-export function table({ inventory: i, config, host, used, now }: TableInput): string {
+export function table({ inventory: i, config, host, agent, used, now }: TableInput): string {
   const driver = i.driver_version === null ? '' : `, driver ${i.driver_version}`;
   const lines = [
     `node ${i.node_id}, agent ${i.agent_version}, boot ${i.boot_id}`,
@@ -40,7 +46,7 @@ export function table({ inventory: i, config, host, used, now }: TableInput): st
     `  ports ${portsLine(config.supervisor.ports, used)}`,
     `  certificate ${certificateLine(i, now)}`,
     `  clock ${new Date(now).toISOString()}; its offset shows when connected: the control plane compares it at each hello, over 5 s is clock_skew`,
-    `  limits ${limitsLine(host)}`,
+    `  limits of ${agent === null ? 'this shell' : `the agent (pid ${agent})`}: ${limitsLine(host)}`,
     ...problems(i),
   ];
   return `${lines.join('\n')}\n`;
@@ -121,7 +127,8 @@ function problems({ conditions, engines }: Inventory): string[] {
 function next({ code, message }: Inventory['conditions'][number]): string {
   if (code === 'gpu_unusable' && message.endsWith('MIG mode'))
     return '; nvidia-smi -i INDEX -mig 0 makes it whole again';
-  if (code === 'gpu_foreign') return '; nvidia-smi names them: end them, or leave the GPU to them';
+  if (code === 'gpu_foreign' && !message.includes('by no process'))
+    return '; nvidia-smi names them: end them, or leave the GPU to them';
   if (code === 'fabric_degraded') return '; mend the port, or correct fabrics in agent.yaml';
   return '';
 }

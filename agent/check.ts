@@ -5,8 +5,9 @@ import { loadTlsFiles } from '../lib/tls/load.js';
 import { openDiscovery } from './assemble.js';
 import { Conditions } from './conditions.js';
 import type { AgentConfig } from './config.js';
+import { agentPid } from './identity.js';
 import { wholeInventory } from './inventory.js';
-import { limitsProblem } from './limits.js';
+import { checkedSources, limitsProblem } from './limits.js';
 import { agentVersion } from './version.js';
 
 export { formatInventory } from './check-table.js';
@@ -15,7 +16,7 @@ export async function inventoryOf(config: AgentConfig): Promise<Inventory> {
   const conditions = new Conditions();
   certificateCondition(config, conditions);
   engineKeyCondition(config, conditions);
-  const limits = limitsProblem(config);
+  const limits = limitsProblem(config, checkedSources(await agentPid(config.supervisor.work_dir)));
   if (limits !== null) conditions.set('limits', limits);
   const discovery = openDiscovery(config);
   const facts = await discovery.discover(isEngine);

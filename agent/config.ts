@@ -255,7 +255,7 @@ function commandRules(name: string, entry: Record<string, unknown>, report: Repo
     );
   }
   for (const [variable, text] of Object.entries(env)) {
-    const owned = ownedEnv(variable);
+    const owned = ownedEnv(variable, false);
     if (owned !== null) report(['engines', name, 'env', variable], `belongs to llmgw: ${owned}`);
     else if (text === ALIASES) report(['engines', name, 'env', variable], `${ALIASES} is for argv`);
   }

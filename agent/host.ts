@@ -24,9 +24,16 @@ export interface HostFacts {
   nccl: { file: string; names: string[] }[];
 }
 
-/** @param root prefix of the host's own files. */
-export async function hostFacts(root = '/', home: string = homedir()): Promise<HostFacts> {
-  const limits = read(join(root, 'proc/self/limits'));
+/**
+ * @param root prefix of the host's own files.
+ * @param pid the process whose limits are told.
+ */
+export async function hostFacts(
+  root = '/',
+  home: string = homedir(),
+  pid: number | 'self' = 'self',
+): Promise<HostFacts> {
+  const limits = read(join(root, `proc/${pid}/limits`));
   const range = /^(\d+)\s+(\d+)/.exec(read(join(root, 'proc/sys/net/ipv4/ip_local_port_range')));
   // NCCL_CONF_FILE isn't among them: no variable of the agent's but a short list reaches an engine (INV-13).
   const files = [join(root, 'etc/nccl.conf'), join(home, '.nccl.conf')];

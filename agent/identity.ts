@@ -2,7 +2,7 @@
 // connection, which grows over restarts so that of two connections of a node the newer is known.
 import { readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
-import { type Lock, tryLock } from '../lib/lock.mjs';
+import { type Lock, lockHolder, tryLock } from '../lib/lock.mjs';
 import type { Logger } from '../lib/log.js';
 import { makeDir, readText, writeAtomic } from './state/files.js';
 
@@ -16,13 +16,26 @@ export const readBootId = (file = '/proc/sys/kernel/random/boot_id'): string =>
  */
 export async function lockWorkDir(workDir: string): Promise<{ lock: Lock } | { problem: string }> {
   makeDir(workDir);
-  const { dev, ino } = statSync(workDir);
-  const result = await tryLock(`agent-work-dir:${dev}:${ino}`);
+  const result = await tryLock(workDirLock(workDir));
   if ('lock' in result) return result;
   const holder = result.holder === null ? 'another process' : `the agent with pid ${result.holder}`;
   return {
     problem: `supervisor.work_dir ${workDir} is in use by ${holder}: stop it, or give this agent its own.`,
   };
+}
+
+/** The agent that runs with this work_dir; null: none, or it can't be told. Takes no lock, makes no folder. */
+export async function agentPid(workDir: string): Promise<number | null> {
+  try {
+    return await lockHolder(workDirLock(workDir));
+  } catch {
+    return null; // no such folder, or none that this user may look at
+  }
+}
+
+function workDirLock(workDir: string): string {
+  const { dev, ino } = statSync(workDir);
+  return `agent-work-dir:${dev}:${ino}`;
 }
 
 /**

@@ -1,12 +1,10 @@
 // The node's inventory as it is now, and the one that the control plane is told. Figures that change all the time
 // (free memory) don't make a new one: each change is a signal into a workflow's history (INV-11).
-import type { Gpu, Inventory } from '../contracts/inventory.js';
+import { FOREIGN_MIB, type Gpu, type Inventory } from '../contracts/inventory.js';
 import { loadTlsFiles, type TlsPaths } from '../lib/tls/load.js';
 import type { Conditions } from './conditions.js';
 import type { NodeFacts } from './discovery/index.js';
 
-/** More than this held by others makes a GPU foreign (INV-13); less is subtracted from its free memory. */
-const FOREIGN_MIB = 512;
 /** A GPU that was told as foreign is free of others only below this: what trembles around the limit isn't news. */
 const FREE_AGAIN_MIB = 384;
 

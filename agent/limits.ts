@@ -10,24 +10,37 @@ const LEAST_PROCESSES = 16_384;
 const CAP_IPC_LOCK = 14n;
 
 export interface LimitSources {
-  /** /proc/self/limits. */
+  /** /proc/PID/limits. */
   limits: string;
-  /** /proc/self/status. */
+  /** /proc/PID/status. */
   status: string;
+  /** Whose they are: an agent's, or those of the shell in which `agent --check` runs without one. */
+  of: 'agent' | 'shell';
 }
 
-const ownSources = (): LimitSources => ({
-  limits: readFileSync('/proc/self/limits', 'utf8'),
-  status: readFileSync('/proc/self/status', 'utf8'),
+const sourcesOf = (pid: number | 'self', of: LimitSources['of']): LimitSources => ({
+  limits: readFileSync(`/proc/${pid}/limits`, 'utf8'),
+  status: readFileSync(`/proc/${pid}/status`, 'utf8'),
+  of,
 });
+
+/** @param agent pid of the running agent, if there is one. */
+export function checkedSources(agent: number | null): LimitSources {
+  try {
+    if (agent !== null) return sourcesOf(agent, 'agent');
+  } catch {
+    // It has just ended, or its files are hidden from this user.
+  }
+  return sourcesOf('self', 'shell');
+}
 
 /** One sentence with what to do; null: nothing is too small, or this node is on no fabric. */
 export function limitsProblem(
   config: Pick<AgentConfig, 'fabrics'> & { supervisor: Pick<AgentConfig['supervisor'], 'user'> },
-  sources: LimitSources = ownSources(),
+  sources: LimitSources = sourcesOf('self', 'agent'),
 ): string | null {
   if (config.fabrics.length === 0) return null;
-  const { limits, status } = sources;
+  const { limits, status, of } = sources;
   const memlock = hard(limits, 'Max locked memory');
   const files = hard(limits, 'Max open files');
   const processes = hard(limits, 'Max processes');
@@ -42,7 +55,10 @@ export function limitsProblem(
       : []),
   ];
   if (small.length === 0) return null;
-  return `limits that engines get from the agent are small for a fabric: ${small.join('; ')}: set LimitMEMLOCK=infinity, LimitNOFILE=1048576 and LimitNPROC=infinity in the unit of the agent, and start it again`;
+  const set = 'LimitMEMLOCK=infinity, LimitNOFILE=1048576 and LimitNPROC=infinity';
+  return of === 'agent'
+    ? `limits that engines get from the agent are small for a fabric: ${small.join('; ')}: set ${set} in the unit of the agent, and start it again`
+    : `limits of this shell are small for a fabric, and engines of an agent that is started here would get them: ${small.join('; ')}: no running agent with this work_dir was found to look at; its unit must set ${set}`;
 }
 
 /** NaN in a file of another form: no such comparison holds. */

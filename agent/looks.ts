@@ -11,6 +11,8 @@ const REST = 9;
 export interface LooksOptions {
   discovery: Pick<Discovery, 'discover' | 'discoverHardware' | 'onNews'>;
   isOurs(pid: number): boolean;
+  /** An engine of ours is on the GPU. */
+  holds?(uuid: string): boolean;
   /** What was found. */
   take(facts: NodeFacts): void;
   everyMs: number;
@@ -48,14 +50,16 @@ export class Looks {
   }
 
   async #look(): Promise<void> {
-    const { discovery, isOurs, take, everyMs, log } = this.#opts;
+    const { discovery, isOurs, holds, take, everyMs, log } = this.#opts;
     const began = performance.now();
     this.#looking = true;
     this.#again = false;
     try {
       const whole = began - this.#wholeAt >= WHOLE_EVERY;
       if (whole) this.#wholeAt = began;
-      const facts = await (whole ? discovery.discover(isOurs) : discovery.discoverHardware(isOurs));
+      const facts = await (whole
+        ? discovery.discover(isOurs, holds)
+        : discovery.discoverHardware(isOurs, holds));
       if (!this.#stopped) take(facts);
     } catch (err) {
       log.warn({ err }, 'the node could not be looked at');

@@ -55,7 +55,10 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
 
   const inventory = new NodeInventory(
     { nodeId: config.node_id, agentVersion: agentVersion(), tls: config.tls, conditions },
-    await discovery.discover(pid => supervisor.ownsPid(pid)),
+    await discovery.discover(
+      pid => supervisor.ownsPid(pid),
+      uuid => supervisor.holdsGpu(uuid),
+    ),
   );
   log.info(
     { node: config.node_id, gpus: inventory.latest().gpus.length, source: inventory.latest().source },
@@ -94,6 +97,7 @@ export async function runAgent({ config, log, stop, createWorker }: RunOptions):
   const looks = new Looks({
     discovery,
     isOurs: pid => supervisor.ownsPid(pid),
+    holds: uuid => supervisor.holdsGpu(uuid),
     take: facts => {
       if (inventory.update(facts)) connection.inventoryChanged();
     },

@@ -22,7 +22,7 @@ export function listenForStop(log: Logger): AgentStop {
     // Armed before anybody is told: a listener that throws or blocks on a promise can't prevent it.
     limit = setTimeout(() => {
       log.warn('not all parts ended in time: leaving them');
-      process.exit(0);
+      leave();
     }, HARD_LIMIT);
     controller.abort();
   };
@@ -33,4 +33,14 @@ export function listenForStop(log: Logger): AgentStop {
     // Not cleared: a handle that is left open must not keep a stopped agent alive.
     clean: () => limit?.unref(),
   };
+}
+
+/**
+ * process.exit() waits for the threads that read files: one that hangs in the kernel (a dead file server, a sick
+ * device) would keep the agent for ever. Nothing is left to be written by then.
+ */
+function leave(): void {
+  if (process.getActiveResourcesInfo().some(name => name.startsWith('FSReq')))
+    process.kill(process.pid, 'SIGKILL');
+  process.exit(0);
 }

@@ -32,6 +32,8 @@ export function parseHostPort(text: string, opts: { portZero?: boolean } = {}): 
     return { error: `expected host:port such as "10.0.0.1:7443", ${got}, which has no port` };
   }
   if (!/^[0-9]+$/.test(portText)) return { error: `the port must be a number, ${got}` };
+  // 010 is 8 to some readers and 10 to others.
+  if (/^0[0-9]/.test(portText)) return { error: `the port must not begin with 0, ${got}` };
   const port = Number(portText);
   if (port > 65535 || (port === 0 && !opts.portZero))
     return { error: `port out of range (1 to 65535), ${got}` };

@@ -27,6 +27,10 @@ export async function tryLock(name, note = '') {
   return { lock: { release: () => new Promise(resolve => server.close(() => resolve())) } };
 }
 
+export async function lockHolder(name) {
+  return process.platform === 'linux' ? (await askHolder(name)).holder : null;
+}
+
 export async function waitForLock(name, onWait = () => {}) {
   let told = false;
   for (;;) {

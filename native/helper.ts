@@ -8,8 +8,13 @@ import { Events } from './events.js';
 import { Gpu } from './gpu.js';
 import type { Line, Reading, Request } from './protocol.js';
 
-/** Closing the driver in order; a call that hangs in it is not waited for. */
+/** Closing the driver in order when the agent is gone; a call that hangs in it is not waited for. */
 const END_MS = 800;
+/**
+ * The same at SIGTERM: more than the agent's grace (NVML_TIMES), after which it kills. A call that comes back until then
+ * is one that no GPU monitor was killed in.
+ */
+const TERM_MS = 5_000;
 
 const answers = new Socket({ fd: 3, readable: false, writable: true });
 const driver = new Driver(process.argv[2] ?? '');
@@ -21,9 +26,9 @@ createInterface({ input: process.stdin }).on('line', line => {
   const request = JSON.parse(line) as Request;
   last = last.then(() => answer(request));
 });
-process.stdin.on('end', end);
-answers.on('error', end); // the agent is gone
-process.on('SIGTERM', end);
+process.stdin.on('end', () => end(END_MS));
+answers.on('error', () => end(END_MS)); // the agent is gone
+process.on('SIGTERM', () => end(TERM_MS));
 
 async function answer(request: Request): Promise<void> {
   const { id } = request;
@@ -55,10 +60,10 @@ function say(line: Line): void {
   if (!ending) answers.write(`${JSON.stringify(line)}\n`);
 }
 
-function end(): void {
+function end(within: number): void {
+  setTimeout(die, within);
   if (ending) return;
   ending = true;
-  setTimeout(die, END_MS);
   void Promise.all([last, events.stop()])
     .then(() => driver.close())
     .then(die, die);

@@ -63,6 +63,9 @@ export class RouteHub {
   lastSuccess = (replica: string, fence: number): Map<string, string | null> =>
     this.routers.lastSuccess({ replica, fence });
 
+  /** Requests to an engine that the routers which report here have failed, or wait for. */
+  unanswered = (replica: string, fence: number): number => this.routers.unanswered({ replica, fence });
+
   /** Since the table was last read from the ledger, ms; null: never. */
   tableAge(): number | null {
     return this.readAt === null ? null : this.now() - this.readAt;

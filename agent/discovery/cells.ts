@@ -26,11 +26,14 @@ export interface Table {
 /** `fields` as they were asked for; the first is `index`. What isn't a row (sentences, blank lines, headers) is left out. */
 export function readTable(text: string, fields: readonly string[]): Table {
   const table: Table = { rows: [], faults: [] };
-  for (const [at, line] of plain(text).split('\n').entries()) {
+  const lines = plain(text).split('\n');
+  /** Of the line without an end, which may have been cut there; where all have one it is empty. */
+  const last = lines.length - 1;
+  for (const [at, line] of lines.entries()) {
     const cells = splitCells(line);
     if (!isRow(cells, fields)) continue;
     const index = indexCell(cells[0]);
-    const row = index === null ? null : aligned(cells, fields);
+    const row = index === null || (at === last && isCut(cells, fields)) ? null : aligned(cells, fields);
     if (row === null) table.faults.push({ line: at + 1, index });
     else table.rows.push(row);
   }
@@ -76,10 +79,27 @@ const named = (cells: string[], fields: readonly string[]): Row =>
 function fits(field: string, cell: string): boolean {
   if (isNoFigure(cell)) return true;
   if (field.startsWith('memory.')) return numberCell(cell) !== null;
-  return field !== 'pci.bus_id' || PCI.test(cell);
+  return field !== 'pci.bus_id' || isPci(cell);
 }
 
+/** An address: domain, bus, device and function. */
 export const PCI = /[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/i;
+
+export const isPci = (cell: string): boolean => new RegExp(`^${PCI.source}$`, 'i').test(cell);
+
+/** It ends within an address, whose whole length is known. */
+const isCut = (cells: string[], fields: readonly string[]): boolean =>
+  fields.at(-1) === 'pci.bus_id' && !isNoFigure(cells.at(-1)!) && !isPci(cells.at(-1)!);
+
+/** A name goes to terminals and logs: no control characters, nor those that turn the direction of text. */
+export const cleanName = (name: string): string =>
+  name
+    .replace(/[\p{Cc}\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]/gu, '')
+    .trim()
+    .slice(0, NAME_MOST);
+
+/** Of NVML's longest buffer. */
+const NAME_MOST = 96;
 
 /**
  * The cells of a line. nvidia-smi quotes nothing, wrappers do; a comma within brackets (`[Insufficient, Permissions]`)

@@ -17,11 +17,19 @@ export interface FabricConfig {
  * A listed port that can't carry traffic makes the fabric unusable until it is back: NCCL pairs ports by their place in
  * the list, so a gap pairs wrong rails. A slow one is told, and serves.
  */
-export function checkFabrics(fabrics: FabricConfig[], ports: Hca[]): NodeFabric[] {
+export function checkFabrics(
+  fabrics: FabricConfig[],
+  ports: Hca[],
+  portless: readonly string[] = [],
+): NodeFabric[] {
   const listed = new Set(fabrics.flatMap(fabric => fabric.hcas.map(hca => parsed(hca).name)));
   const spare = [...new Set(ports.filter(serves).map(port => port.name))].filter(name => !listed.has(name));
   return fabrics.map(({ name, hcas: wanted, rate_gbps: rate }) => {
-    const faults = wanted.flatMap(hca => fault(hca, ports, spare));
+    const faults = wanted.flatMap(hca =>
+      portless.includes(parsed(hca).name)
+        ? [`${parsed(hca).name} has no ports: see the kernel log`]
+        : fault(hca, ports, spare),
+    );
     const odd = wanted.flatMap(hca => remarks(hca, ports, rate));
     return { name, usable: faults.length === 0, hcas: wanted, problems: [...faults, ...odd] };
   });
@@ -48,6 +56,10 @@ function fault(hca: string, all: Hca[], spare: string[]): string[] {
   if (ports.length === 0) return [absent(hca, name, all, spare)];
   if (ports.some(serves)) return [];
   const infiniband = ports.filter(p => p.link_layer === 'InfiniBand');
+  if (ports.every(p => p.link_layer === null && p.state === null))
+    return [
+      `${hca} tells neither its state nor its link layer: it does not answer, or is sick (see the kernel log)`,
+    ];
   if (infiniband.length === 0) {
     const layer = ports[0]!.link_layer ?? 'unknown';
     return [`${hca} is not InfiniBand (link layer ${layer}${layer === 'Ethernet' ? ': RoCE' : ''})`];

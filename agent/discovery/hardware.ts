@@ -84,7 +84,7 @@ export class HardwareSource implements GpuSource {
 
   /** The last inventory with what has been told since; null: it wasn't NVML's. */
   again(): GpuInventory | null {
-    return this.#byNvml && this.#last !== null ? this.#told(this.#last) : null;
+    return this.#byNvml && this.#last !== null ? this.#told(this.#last, true) : null;
   }
 
   /** Concurrent callers share one look. */
@@ -110,9 +110,9 @@ export class HardwareSource implements GpuSource {
     await this.#helper?.close();
   }
 
-  #told({ reading, gpus, islands, conditions }: Last): GpuInventory {
+  #told({ reading, gpus, islands, conditions }: Last, again = false): GpuInventory {
     const facts = gpus.map(({ used_mib: _, processes: __, ...gpu }) => gpu);
-    const listed = this.#opts.known.take(facts, null);
+    const listed = this.#opts.known.take(facts, null, again);
     const seen = gpus.map(({ uuid, index, usable, reason, used_mib, processes }) => ({
       uuid,
       index,
@@ -150,11 +150,10 @@ export class HardwareSource implements GpuSource {
       ...(condition === null ? [] : [condition]),
       ...inventory.conditions.filter(({ code }) => code !== condition?.code),
     ];
-    return {
-      ...inventory,
-      gpus: known.take(inventory.gpus, inventory.partial ?? blind(inventory.gpus, conditions)),
-      conditions,
-    };
+    const gpus = known.take(inventory.gpus, inventory.partial ?? blind(inventory.gpus, conditions));
+    // Without this a node whose driver was never installed would show nothing wrong and host nothing.
+    const unseen = inventory.gpus.length === 0 && conditions.length === 0;
+    return { ...inventory, gpus, conditions: unseen ? [this.#nothingToAsk()] : conditions };
   }
 
   async #look(): Promise<GpuSnapshot> {
@@ -170,6 +169,17 @@ export class HardwareSource implements GpuSource {
     }
     const snapshot = await smi.snapshot();
     return known.judge(snapshot, blind(snapshot.gpus, condition === null ? [] : [condition]));
+  }
+
+  #nothingToAsk(): Condition {
+    const nvml =
+      this.#helper === null
+        ? 'discovery.prefer_nvml is false'
+        : 'there is no libnvidia-ml.so.1 where the loader looks';
+    return {
+      code: 'gpu_driver_absent',
+      message: `no GPU can be looked at: ${nvml}, and no nvidia-smi on PATH; install the NVIDIA driver, or set discovery.skip_gpus: true`,
+    };
   }
 
   #event(event: DriverEvent): void {

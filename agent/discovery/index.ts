@@ -1,19 +1,22 @@
 // Discovery: what this node is, put together from its parts.
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
-import type { Condition, Gpu, Inventory } from '../../contracts/inventory.js';
+import { type Condition, FOREIGN_MIB, type Inventory } from '../../contracts/inventory.js';
 import { type Logger, silentLogger } from '../../lib/log.js';
 import type { AgentConfig } from '../config.js';
 import { EngineCatalog } from '../engines/catalog.js';
 import { hostConditions, hostFacts } from '../host.js';
+import { mgmtConditions } from '../network.js';
 import { checkFabrics } from './fabrics.js';
+import { type IsOurs, type Judged, withForeign } from './foreign.js';
 import { HardwareSource } from './hardware.js';
 import { infiniband } from './infiniband.js';
 import { KnownGpus } from './known-gpus.js';
+import { SILENT } from './nvml-failures.js';
 import { NvmlHelper, type NvmlHelperOptions } from './nvml-helper.js';
 import { loadSimulation, SimulatedSource, simulationRefusal } from './simulated.js';
 import { SmiSource } from './smi-source.js';
-import type { GpuFacts, GpuInventory, GpuSnapshot, GpuSource } from './types.js';
+import type { GpuInventory, GpuSnapshot, GpuSource } from './types.js';
 
 export type { GpuProcess, GpuSnapshot } from './types.js';
 export { simulationRefusal };
@@ -23,7 +26,15 @@ export type NodeFacts = Omit<Inventory, 'node_id' | 'agent_version' | 'certifica
 
 export type DiscoveryConfig = Pick<
   AgentConfig,
-  'node_id' | 'server' | 'mgmt_addr' | 'labels' | 'fabrics' | 'discovery' | 'engines' | 'supervisor'
+  | 'node_id'
+  | 'server'
+  | 'mgmt_addr'
+  | 'mgmt_interface'
+  | 'labels'
+  | 'fabrics'
+  | 'discovery'
+  | 'engines'
+  | 'supervisor'
 >;
 
 export interface DiscoveryOptions {
@@ -34,11 +45,14 @@ export interface DiscoveryOptions {
   nvml?: Omit<NvmlHelperOptions, 'library'>;
 }
 
+/** Whether an engine of ours is on a GPU, also one whose processes the driver doesn't name (containers). */
+type Holds = (uuid: string) => boolean;
+
 export interface Discovery {
   /** Everything; a second or two with nvidia-smi. `isOurs`: whether a pid belongs to one of our engines. */
-  discover(isOurs?: (pid: number) => boolean): Promise<NodeFacts>;
+  discover(isOurs?: IsOurs, holds?: Holds): Promise<NodeFacts>;
   /** GPUs and HCAs anew, everything else as `discover` found it last. */
-  discoverHardware(isOurs: (pid: number) => boolean): Promise<NodeFacts>;
+  discoverHardware(isOurs: IsOurs, holds?: Holds): Promise<NodeFacts>;
   /** The driver tells something by itself; `facts` has it already. null: it is to be looked for. */
   onNews(listener: (facts: NodeFacts | null) => void): void;
   /** Ends what it has running. */
@@ -52,9 +66,6 @@ export interface Discovery {
   /** What engines of a simulated node must know to be seen on its GPUs; empty on a real one. */
   engineEnv: Record<string, string>;
 }
-
-/** Less than this by others is subtracted from free memory, not called foreign (INV-13). */
-const FOREIGN_MIB = 512;
 
 const NO_GPUS: GpuSource = {
   inventory: async (): Promise<GpuInventory> => ({
@@ -93,12 +104,14 @@ export function createDiscovery(
     simulated === null && !config.discovery.skip_gpus ? hardwareSource(config, bootId, options) : null;
   const gpus: GpuSource = config.discovery.skip_gpus ? NO_GPUS : (simulated ?? hardware!);
   const catalog = new EngineCatalog(config.engines, { env });
-  let last: { seen: Hardware; rest: Rest; isOurs: (pid: number) => boolean } | null = null;
+  let last: { seen: Hardware; rest: Rest; isOurs: IsOurs; holds: Holds | undefined } | null = null;
 
   const lookAtHardware = async (): Promise<Hardware> => {
     const [inventory, hcas] = await Promise.all([
       gpus.inventory(),
-      simulated === null ? infiniband(config.discovery.ib_root) : { ports: simulated.hcas(), conditions: [] },
+      simulated === null
+        ? infiniband(config.discovery.ib_root)
+        : { ports: simulated.hcas(), portless: [], conditions: [] },
     ]);
     const snapshot =
       inventory.snapshot ?? (inventory.gpus.length === 0 ? { gpus: [] } : await gpus.snapshot());
@@ -117,10 +130,21 @@ export function createDiscovery(
   const factsOf = (
     { inventory, snapshot, hcas }: Hardware,
     { engines, host }: Rest,
-    isOurs: (pid: number) => boolean,
+    isOurs: IsOurs,
+    holds: Holds = () => false,
   ): NodeFacts => {
-    const fabrics = checkFabrics(simulated?.fabrics(config.fabrics) ?? config.fabrics, hcas.ports);
-    const listed = inventory.gpus.map(gpu => withForeign(gpu, snapshot, isOurs));
+    const fabrics = checkFabrics(
+      simulated?.fabrics(config.fabrics) ?? config.fabrics,
+      hcas.ports,
+      hcas.portless,
+    );
+    const { silent } = snapshot;
+    const told = silent === undefined || inventory.conditions.some(({ code }) => code === silent.code);
+    const answered = inventory.gpus.map(gpu =>
+      silent === undefined || !gpu.usable ? gpu : { ...gpu, usable: false, reason: SILENT },
+    );
+    const judged = answered.map(gpu => withForeign(gpu, snapshot, isOurs, holds(gpu.uuid)));
+    const listed = judged.map(({ unnamed: _, ...gpu }) => gpu);
     return {
       boot_id: bootId,
       mgmt_addr: config.mgmt_addr,
@@ -132,7 +156,14 @@ export function createDiscovery(
       hcas: hcas.ports,
       fabrics,
       engines,
-      conditions: [...inventory.conditions, ...hcas.conditions, ...conditions(listed, fabrics), ...host],
+      conditions: [
+        ...(told ? [] : [silent]),
+        ...inventory.conditions,
+        ...hcas.conditions,
+        ...conditions(judged, fabrics),
+        ...mgmtConditions(config),
+        ...host,
+      ],
     };
   };
 
@@ -140,22 +171,22 @@ export function createDiscovery(
     catalog,
     engineEnv: simulated?.engineEnv ?? {},
     gpuSnapshot: () => gpus.snapshot(),
-    async discover(isOurs) {
+    async discover(isOurs, holds) {
       const [seen, rest] = await Promise.all([lookAtHardware(), lookAtRest()]);
-      if (isOurs !== undefined) last = { seen, rest, isOurs };
-      return factsOf(seen, rest, isOurs ?? (() => false));
+      if (isOurs !== undefined) last = { seen, rest, isOurs, holds };
+      return factsOf(seen, rest, isOurs ?? (() => false), holds);
     },
-    async discoverHardware(isOurs) {
+    async discoverHardware(isOurs, holds) {
       const [seen, rest] = await Promise.all([lookAtHardware(), last?.rest ?? lookAtRest()]);
-      last = { seen, rest, isOurs };
-      return factsOf(seen, rest, isOurs);
+      last = { seen, rest, isOurs, holds };
+      return factsOf(seen, rest, isOurs, holds);
     },
     onNews: listener =>
       hardware?.onNews(() => {
         const inventory = hardware.again();
         if (inventory === null || last === null) return listener(null);
         const seen = { ...last.seen, inventory, snapshot: inventory.snapshot ?? last.seen.snapshot };
-        listener(factsOf(seen, last.rest, last.isOurs));
+        listener(factsOf(seen, last.rest, last.isOurs, last.holds));
       }),
     end: () => hardware?.end(),
     close: async () => hardware?.close(),
@@ -186,16 +217,7 @@ function simulatedSource(config: DiscoveryConfig, env: NodeJS.ProcessEnv): Simul
   return new SimulatedSource(loadSimulation(file), config.node_id);
 }
 
-function withForeign(gpu: GpuFacts, snapshot: GpuSnapshot, isOurs: (pid: number) => boolean): Gpu {
-  const processes = snapshot.gpus.find(seen => seen.uuid === gpu.uuid)?.processes ?? null;
-  const others = processes?.filter(process => !isOurs(process.pid)) ?? null;
-  // One holder of unknown size makes the sum unknown; a sum without it would look like room.
-  const known = others?.every(process => process.used_mib !== null) ?? false;
-  const foreign = known ? others!.reduce((sum, process) => sum + process.used_mib!, 0) : null;
-  return { ...gpu, foreign_mib: foreign };
-}
-
-function conditions(gpus: Gpu[], fabrics: Inventory['fabrics']): Condition[] {
+function conditions(gpus: Judged[], fabrics: Inventory['fabrics']): Condition[] {
   return [
     ...gpus
       .filter(gpu => !gpu.usable)
@@ -204,7 +226,7 @@ function conditions(gpus: Gpu[], fabrics: Inventory['fabrics']): Condition[] {
       .filter(gpu => (gpu.foreign_mib ?? 0) > FOREIGN_MIB)
       .map(gpu => ({
         code: 'gpu_foreign',
-        message: `GPU ${gpu.index} (${gpu.uuid}): other programs hold ${gpu.foreign_mib} MiB of it`,
+        message: `GPU ${gpu.index} (${gpu.uuid}): ${gpu.unnamed > 0 ? `${gpu.unnamed} MiB are in use by no process that the driver names: find its program (fuser -v /dev/nvidia*), or reset it` : `other programs hold ${gpu.foreign_mib} MiB of it`}`,
       })),
     ...fabrics
       .filter(fabric => fabric.problems.length > 0)

@@ -52,6 +52,8 @@ export class KnownGpus {
   readonly #faults = new Map<string, ToldFault>();
   /** Faults of an earlier run of the agent: a GPU that was reset since is well again. */
   readonly #inherited = new Set<string>();
+  /** How many looks in a row have missed it. */
+  readonly #missed = new Map<string, number>();
   /** Uncorrectable errors at the first look. */
   readonly #ecc = new Map<string, number>();
   #written = '';
@@ -69,9 +71,11 @@ export class KnownGpus {
 
   /**
    * A list of the driver's, completed and remembered.
-   * @param failure why the driver could not list them all; null: what it doesn't list is gone.
+   * @param told why the driver could not list them all; null: what it doesn't list, twice in a row, is gone.
+   * @param again the list of the last look once more: it confirms nothing.
    */
-  take(listed: GpuFacts[], failure: string | null): GpuFacts[] {
+  take(listed: GpuFacts[], told: string | null, again = false): GpuFacts[] {
+    const failure = told ?? unlisted(listed);
     const named = this.#named(listed).map((gpu): GpuFacts => {
       const known = gpu.uuid === nameless(gpu.index) ? undefined : this.#gpus.get(gpu.uuid);
       if (known === undefined || gpu.name !== 'unknown') return gpu;
@@ -79,6 +83,7 @@ export class KnownGpus {
       return { ...gpu, ...identity };
     });
     if (failure === null) for (const gpu of named) this.#watch(gpu);
+    if (failure === null && !again) this.#countMissed(named);
     const missing = this.#missing(named, failure).map(
       ({ known, ...judged }): GpuFacts => ({ ...known, memory_free_mib: null, ...judged }),
     );
@@ -90,15 +95,18 @@ export class KnownGpus {
   }
 
   /** The same for a moment's look, from which nothing is learnt. */
-  judge({ gpus }: GpuSnapshot, failure: string | null): GpuSnapshot {
+  judge({ gpus, ...more }: GpuSnapshot, failure: string | null): GpuSnapshot {
     const named = this.#named(gpus);
-    const missing = this.#missing(named, failure).map(({ known: _, fatal: __, ...judged }) => ({
-      ...judged,
-      memory_used_mib: null,
-      processes: null,
-    }));
+    const missing = this.#missing(named, failure ?? unlisted(gpus)).map(
+      ({ known: _, fatal: __, ...judged }) => ({
+        ...judged,
+        memory_used_mib: null,
+        processes: null,
+      }),
+    );
     const all = [...named, ...missing].sort((a, b) => a.index - b.index);
     return {
+      ...more,
       gpus: all.map(gpu => {
         const { fatal: _, ...judged } = this.#withFault<typeof gpu & { fatal?: boolean }>(gpu);
         return judged;
@@ -108,7 +116,8 @@ export class KnownGpus {
 
   /** True when it is news. */
   fault(uuid: string, { reason, fatal }: GpuFault, ecc: number | null = null): boolean {
-    if (this.#faults.has(uuid)) return false;
+    const told = this.#faults.get(uuid);
+    if (told !== undefined && (told.fatal || !fatal)) return false;
     this.#faults.set(uuid, { uuid, reason, fatal, ecc, boot_id: this.#opts.bootId });
     this.#save();
     return true;
@@ -130,6 +139,15 @@ export class KnownGpus {
     });
   }
 
+  /** A driver may leave one out for a moment: its engines are stopped by a second look only. */
+  #countMissed(listed: Judged[]): void {
+    const there = new Set(listed.map(gpu => gpu.uuid));
+    for (const uuid of this.#gpus.keys()) {
+      if (there.has(uuid)) this.#missed.delete(uuid);
+      else this.#missed.set(uuid, (this.#missed.get(uuid) ?? 0) + 1);
+    }
+  }
+
   #missing(
     listed: (Judged & { pci_bus_id?: string | null })[],
     failure: string | null,
@@ -144,8 +162,11 @@ export class KnownGpus {
           return [];
         }
         const { uuid, index } = known;
+        const confirmed = (this.#missed.get(uuid) ?? 0) > 1;
         const why =
-          failure === null ? { reason: this.#gone(), fatal: true } : { reason: failure, fatal: false };
+          failure === null && confirmed
+            ? { reason: this.#gone(), fatal: true }
+            : { reason: failure ?? MISSED_ONCE, fatal: false };
         return [
           { known, uuid, index, usable: false, reason: why.reason, ...(why.fatal ? { fatal: true } : {}) },
         ];
@@ -169,7 +190,8 @@ export class KnownGpus {
     const told = this.#faults.get(uuid)?.ecc ?? null;
     if (told !== null && errors < told) this.#faults.delete(uuid);
     if (before === undefined || errors < before) this.#ecc.set(uuid, errors);
-    else if (errors > before) this.fault(uuid, NEW_ERRORS, errors);
+    // Of one that has been told already, as a contained error, the figure is no second fault.
+    else if (errors > before && !this.#faults.has(uuid)) this.fault(uuid, NEW_ERRORS, errors);
   }
 
   #withFault<T extends Judged>(gpu: T): T {
@@ -210,6 +232,12 @@ export class KnownGpus {
     }
   }
 }
+
+const MISSED_ONCE = 'the driver does not list it any more: it is looked for once more';
+
+/** A list without any GPU says nothing of those that were there: as a driver that is loaded anew gives it. */
+const unlisted = (listed: readonly unknown[]): string | null =>
+  listed.length === 0 ? 'the driver lists no GPU at all' : null;
 
 const NEW_ERRORS: GpuFault = {
   reason:

@@ -1,6 +1,8 @@
 // Running nvidia-smi: one at a time, with a deadline. On a sick driver it can hang in D state, where not even SIGKILL
 // ends it: it is then left behind, and none is started beside it until it has gone.
 import { type ChildProcess, spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 
 /** A healthy one with 16 GPUs answers within 3 s; persistence mode off adds a few seconds of driver start. */
 const DEADLINE_MS = 15_000;
@@ -19,6 +21,41 @@ export interface SmiOutput {
   text: string;
   /** It did not answer in time; also said of those that aren't started while an earlier one hangs. */
   hung: boolean;
+}
+
+/** Whom nvidia-smi is asked through. */
+export type Asked = Pick<NvidiaSmi, 'run'>;
+
+/** One look's questions: after one that hung, the rest of the look asks nothing. */
+export class PatientSmi {
+  readonly #smi: Asked;
+  #looks = 0;
+  #hung: SmiOutput | null = null;
+
+  constructor(smi: Asked) {
+    this.#smi = smi;
+  }
+
+  /** What one that is not answered has said in the looks that are on their way. */
+  get hung(): SmiOutput | null {
+    return this.#hung;
+  }
+
+  async look<T>(run: () => Promise<T>): Promise<T> {
+    if (this.#looks++ === 0) this.#hung = null;
+    try {
+      return await run();
+    } finally {
+      this.#looks--;
+    }
+  }
+
+  async run(args: string[]): Promise<SmiOutput | null> {
+    if (this.#hung !== null) return this.#hung;
+    const output = await this.#smi.run(args);
+    if (output?.hung) this.#hung = output;
+    return output;
+  }
 }
 
 export class NvidiaSmi {
@@ -75,7 +112,7 @@ export class NvidiaSmi {
           done(late);
         });
       });
-      child.on('error', (error: NodeJS.ErrnoException) => done(notRun(error)));
+      child.on('error', (error: NodeJS.ErrnoException) => done(notRun(error, this.#bin)));
       child.on('exit', (code, signal) => after(DRAIN_MS, () => ended(code, signal)));
       child.on('close', ended);
     });
@@ -86,7 +123,7 @@ export class NvidiaSmi {
       const env = { PATH: process.env.PATH, LC_ALL: 'C' };
       return { child: spawn(this.#bin, args, { stdio: ['ignore', 'pipe', 'pipe'], env, detached: true }) };
     } catch (error) {
-      return notRun(error as NodeJS.ErrnoException);
+      return notRun(error as NodeJS.ErrnoException, this.#bin);
     }
   }
 
@@ -114,8 +151,14 @@ function said(text: string): SmiOutput {
   return { code: null, out: '', text, hung: false };
 }
 
-function notRun(error: NodeJS.ErrnoException): SmiOutput | null {
-  return error.code === 'ENOENT' ? null : said(`nvidia-smi could not be run: ${error.message}`);
+function notRun(error: NodeJS.ErrnoException, bin: string): SmiOutput | null {
+  if (error.code !== 'ENOENT') return said(`nvidia-smi could not be run: ${error.message}`);
+  // The system says the same of a script that is there and whose interpreter isn't.
+  const folders = bin.includes('/') ? [''] : (process.env.PATH ?? '').split(':');
+  const file = folders.map(folder => join(folder, bin)).find(path => existsSync(path));
+  return file === undefined
+    ? null
+    : said(`${file} could not be run: the interpreter that it names is absent`);
 }
 
 /** A stream's bytes, bounded, decoded once whole: a character may lie across two chunks. */

@@ -13,6 +13,11 @@ const fault = (reason: string, fatal = false): GpuFault => ({ reason, fatal });
 
 export const LOST = fault('the driver has lost it (reboot the node)', true);
 
+/** INV-2: whether an engine has let go of it could not be seen. A part that shares the host's memory goes by processes. */
+export const MEMORY_UNREAD = fault(
+  "its memory can't be read, so that nothing could prove that an engine has released it (run the agent as root, see nvidia-smi -q)",
+);
+
 /** Said of the device, whichever call it answers. */
 const SICK = new Map<number, GpuFault>([
   [NVML.GPU_IS_LOST, LOST],

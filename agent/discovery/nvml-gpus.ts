@@ -2,8 +2,9 @@
 import type { Condition, GpuHealth } from '../../contracts/inventory.js';
 import { NVML, VIRTUALIZATION_VGPU } from '../../native/codes.js';
 import type { GpuReading, Holder, HoldersReading, Reading } from '../../native/protocol.js';
+import { cleanName } from './cells.js';
 import { type HostMemory, isIntegrated } from './host-memory.js';
-import { FABRIC_STATES, faultOf, handleFault, recoveryWord } from './nvml-faults.js';
+import { FABRIC_STATES, faultOf, handleFault, MEMORY_UNREAD, recoveryWord } from './nvml-faults.js';
 import { leadsToGpusOnly } from './nvml-links.js';
 import type { GpuFacts, GpuProcess, GpuSnapshot } from './types.js';
 
@@ -41,13 +42,16 @@ export function gpusOf(
 }
 
 function gpuOf(gpu: GpuReading, host: HostMemory | null): ReadGpu {
-  const name = gpu.name ?? 'unknown';
+  const name = cleanName(gpu.name ?? '') || 'unknown';
+  const memory = memoryOf(gpu, name, host);
+  const unread = memory.memory_total_mib === null && !isIntegrated(name);
   const fault =
     gpu.handle === NVML.OK
       ? (faultOf(gpu, leadsToGpusOnly(gpu)) ??
         (gpu.uuid === null
           ? { reason: 'the driver gives no UUID by which it can be told from the others', fatal: false }
-          : null))
+          : null) ??
+        (unread ? MEMORY_UNREAD : null))
       : handleFault(gpu.handle);
   const isVirtual = gpu.virtualization === VIRTUALIZATION_VGPU;
   const split = gpu.mig?.current === 1 && !isVirtual;
@@ -56,7 +60,7 @@ function gpuOf(gpu: GpuReading, host: HostMemory | null): ReadGpu {
     uuid: gpu.uuid ?? nameless(gpu.index),
     name,
     pci_bus_id: gpu.pci_bus_id,
-    ...memoryOf(gpu, name, host),
+    ...memory,
     compute_capability: gpu.compute_capability,
     mig: gpu.mig === null || isVirtual ? null : gpu.mig.current === 1,
     usable: fault === null,
@@ -72,7 +76,7 @@ function gpuOf(gpu: GpuReading, host: HostMemory | null): ReadGpu {
 const instancesOf = (gpu: GpuReading) =>
   gpu.mig_instances.map(({ uuid, name, memory_mib }) => ({
     uuid: uuid ?? 'unknown',
-    name: name ?? 'unknown',
+    name: cleanName(name ?? '') || 'unknown',
     memory_mib,
   }));
 

@@ -1,9 +1,11 @@
 // Rows of nvidia-smi as GPUs: figures, what is wrong with each, and what is odd about the list as a whole.
 import type { Condition } from '../../contracts/inventory.js';
 import {
+  cleanName,
   indexCell,
   isAbsent,
   isForbidden,
+  isPci,
   numberCell,
   type Row,
   type Sickness,
@@ -11,6 +13,7 @@ import {
   textCell,
 } from './cells.js';
 import { type HostMemory, isIntegrated } from './host-memory.js';
+import { MEMORY_UNREAD } from './nvml-faults.js';
 import type { GpuFacts } from './types.js';
 
 /** What each look asks. Fields that a driver doesn't know are left out, see SmiSource. */
@@ -42,14 +45,16 @@ const VIRTUAL = /-\d{1,3}[QCABV](ME|\d)?$/;
 
 export function gpuOf(row: Row, host: HostMemory | null): ReadGpu {
   const index = indexCell(row.index)!;
-  const name = textCell(row.name) ?? 'unknown';
-  const sick = sickness(Object.values(row));
+  const name = cleanName(textCell(row.name) ?? '') || 'unknown';
   const memory = memoryOf(row, name, host);
+  const unread = memory.memory_total_mib === null && !isIntegrated(name);
+  const sick = sickness(Object.values(row)) ?? (unread ? MEMORY_UNREAD : null);
+  const bus = textCell(row['pci.bus_id']);
   return {
     index,
     uuid: textCell(row.uuid) ?? nameless(index),
     name,
-    pci_bus_id: textCell(row['pci.bus_id']),
+    pci_bus_id: bus !== null && isPci(bus) ? bus : null,
     ...memory,
     compute_capability: null,
     mig: null,

@@ -29,6 +29,8 @@ export function lostGpus(text: string): LostGpu[] {
   return [...lost.values()];
 }
 
+const STUCK = 'the driver is stuck; see the kernel log for Xid, reboot the node';
+
 /** Sentences that stand for the whole output; the first that is found says it. */
 const WHOLE: { match: RegExp; code: string; message: (text: string) => string }[] = [
   {
@@ -51,6 +53,28 @@ const WHOLE: { match: RegExp; code: string; message: (text: string) => string }[
     match: /Insufficient Permissions|blocked by the operating system/i,
     code: 'gpu_no_permission',
     message: () => FORBIDDEN,
+  },
+  {
+    match: /Failed to initialize NVML: GPU is lost/i,
+    code: 'gpu_lost',
+    message: () => 'the driver has lost a GPU and answers nothing for the others: reboot the node',
+  },
+  {
+    match: /Failed to initialize NVML: Timeout/i,
+    code: 'gpu_driver_unresponsive',
+    message: () => `the driver got no answer in time: ${STUCK}`,
+  },
+  {
+    match: /requires? reset|Reset Required/i,
+    code: 'gpu_needs_reset',
+    message: () =>
+      'a GPU requires a reset, and the driver answers nothing for the others: reset it (nvidia-smi --gpu-reset)',
+  },
+  {
+    match: /(nvidia-smi\S*: (command )?not found|command not found)/i,
+    code: 'gpu_tool_missing',
+    message: () =>
+      'the nvidia-smi that was run is a wrapper that does not find the real one: install the driver, or set discovery.nvidia_smi',
   },
   {
     match: /Failed to initialize NVML: Unknown Error/i,
@@ -88,6 +112,11 @@ const BY_CODE: Record<number, { code: string; message: string }> = {
     message: 'the driver has lost a GPU, or it is otherwise inaccessible: reboot the node',
   },
   18: { code: 'gpu_driver_mismatch', message: mismatch(undefined) },
+  127: {
+    code: 'gpu_tool_missing',
+    message:
+      'the nvidia-smi that was run does not find a program that it needs (exit 127): install the driver, or set discovery.nvidia_smi',
+  },
 };
 
 /** @param rows how many GPUs the output listed. */
@@ -112,7 +141,7 @@ function whole({ code, hung, text: raw }: SmiOutput, text: string): Condition {
   if (hung)
     return {
       code: 'gpu_driver_unresponsive',
-      message: `${raw}: the driver is stuck; see the kernel log for Xid, reboot the node`,
+      message: `${raw}: ${STUCK}`,
     };
   const known = WHOLE.find(({ match }) => match.test(text));
   if (known !== undefined) return { code: known.code, message: known.message(text) };
@@ -125,9 +154,13 @@ function whole({ code, hung, text: raw }: SmiOutput, text: string): Condition {
   return { code: 'gpu_tool_failed', message };
 }
 
+export const needsReset = (word: string): boolean => /requires? reset|reset required/i.test(word);
+
 function lostCondition({ bus, index, word }: LostGpu): Condition {
   const which =
     bus !== null ? `at ${bus}` : index !== null ? `with index ${index}` : 'that nvidia-smi does not name';
+  if (needsReset(word))
+    return { code: 'gpu_needs_reset', message: `the GPU ${which} requires a reset (nvidia-smi --gpu-reset)` };
   return {
     code: 'gpu_lost',
     message: `the driver has lost the GPU ${which} (${word || 'no reason given'}): reboot the node`,
@@ -136,15 +169,13 @@ function lostCondition({ bus, index, word }: LostGpu): Condition {
 
 /** The figures are right all the same: only what the board stores about itself is damaged. */
 function inforomConditions(text: string, code: number | null): Condition[] {
-  const found = /infoROM is corrupted(?: at gpu ([0-9a-f:.]+))?/i.exec(text);
-  if (found === null && code !== 14) return [];
-  const where = found?.[1] === undefined ? 'a GPU' : `the GPU at ${found[1]}`;
-  return [
-    {
-      code: 'gpu_inforom',
-      message: `the infoROM of ${where} is corrupted: it works, have it replaced`,
-    },
-  ];
+  const found = [...text.matchAll(/infoROM is corrupted(?: at gpu ([0-9a-f:.]+))?/gi)].map(match => match[1]);
+  if (found.length === 0 && code !== 14) return [];
+  const places = found.length === 0 ? [undefined] : [...new Set(found)];
+  return places.map(place => ({
+    code: 'gpu_inforom',
+    message: `the infoROM of ${place === undefined ? 'a GPU' : `the GPU at ${place}`} is corrupted: it works, have it replaced`,
+  }));
 }
 
 /** The line that says something: a row of a table, or a list of options, doesn't. */

@@ -4,9 +4,10 @@ import type { Condition } from '../../contracts/inventory.js';
 import { indexCell, numberCell, type Row, type RowFault, splitCells } from './cells.js';
 import { hostMemory } from './host-memory.js';
 import { migInstances } from './mig.js';
-import { NvidiaSmi } from './nvidia-smi.js';
+import { type Asked, NvidiaSmi, PatientSmi } from './nvidia-smi.js';
+import { SILENT } from './nvml-failures.js';
 import { gpuOf, missingIndices, notesOf, type ReadGpu, untangled, withDetails } from './smi-gpus.js';
-import { conditionsOf, type LostGpu, lostGpus } from './smi-sentences.js';
+import { conditionsOf, type LostGpu, lostGpus, needsReset } from './smi-sentences.js';
 import { FORMAT, SmiTables } from './smi-tables.js';
 import { type Islands, islandsOf } from './topology.js';
 import type { GpuFacts, GpuInventory, GpuProcess, GpuSnapshot, GpuSource } from './types.js';
@@ -32,7 +33,7 @@ interface Whole extends Omit<Listing, 'gpus'> {
 }
 
 export class SmiSource implements GpuSource {
-  readonly #smi: NvidiaSmi;
+  readonly #smi: PatientSmi;
   /** True when agent.yaml names the program: then its absence is a fault. */
   readonly #wanted: boolean;
   readonly #meminfo: string;
@@ -41,39 +42,54 @@ export class SmiSource implements GpuSource {
   readonly #known = new Map<string, GpuFacts>();
   #snapshot: Promise<GpuSnapshot> | null = null;
 
-  constructor(bin: string, smi: NvidiaSmi = new NvidiaSmi(bin), meminfo = '/proc/meminfo') {
-    this.#smi = smi;
-    this.#tables = new SmiTables(smi);
+  constructor(bin: string, smi: Asked = new NvidiaSmi(bin), meminfo = '/proc/meminfo') {
+    this.#smi = new PatientSmi(smi);
+    this.#tables = new SmiTables(this.#smi);
     this.#wanted = bin !== '';
     this.#meminfo = meminfo;
   }
 
-  async inventory(): Promise<GpuInventory> {
+  inventory(): Promise<GpuInventory> {
+    return this.#smi.look(() => this.#inventory());
+  }
+
+  async #inventory(): Promise<GpuInventory> {
     let listing = await this.#list();
     if (listing.gpus === null)
       return { source: 'none', driver_version: null, gpus: [], islands: [], conditions: listing.conditions };
     let whole = await this.#whole({ ...listing, gpus: listing.gpus });
-    if (whole.doubtful) {
+    // Where a lost GPU fails the other questions, a second look finds the same.
+    if (whole.doubtful && whole.lost.length === 0 && this.#smi.hung === null) {
       listing = await this.#list();
       whole = await this.#whole({ ...listing, gpus: listing.gpus ?? [] });
     }
-    for (const { used: _, ...gpu } of whole.gpus) this.#known.set(gpu.uuid, gpu);
-    const gpus = this.#withVanished(whole).map(({ used: _, ...gpu }) => gpu);
+    const silent = this.#silent();
+    // What could not be asked says nothing of a GPU that was seen before.
+    for (const { used: _, ...gpu } of whole.gpus)
+      if (silent === null || !this.#known.has(gpu.uuid)) this.#known.set(gpu.uuid, gpu);
+    const all = this.#withVanished(whole).map(gpu => (silent === null ? gpu : unanswered(gpu)));
+    const gpus = all.map(({ used: _, ...gpu }) => gpu);
     return {
       source: gpus.length === 0 ? 'none' : 'nvidia-smi',
       driver_version: whole.driver,
       gpus,
       islands: whole.islands,
-      conditions: whole.conditions,
+      conditions:
+        silent === null
+          ? whole.conditions
+          : [silent, ...listing.conditions.filter(c => c.code !== silent.code)],
       ...partial(whole),
+      ...(silent === null ? {} : { snapshot: { gpus: all.map(gpu => momentOf(gpu, null)), silent } }),
     };
   }
 
   /** Concurrent callers share one look: each costs a second of a driver lock on a busy node. */
   snapshot(): Promise<GpuSnapshot> {
-    this.#snapshot ??= this.#look().finally(() => {
-      this.#snapshot = null;
-    });
+    this.#snapshot ??= this.#smi
+      .look(() => this.#look())
+      .finally(() => {
+        this.#snapshot = null;
+      });
     return this.#snapshot;
   }
 
@@ -81,16 +97,19 @@ export class SmiSource implements GpuSource {
     const listing = await this.#list();
     const read = (listing.gpus ?? []).map(gpu => this.#withKnownFault(gpu));
     const processes = read.length === 0 ? null : await this.#processes();
-    return {
-      gpus: this.#withVanished({ ...listing, gpus: read }).map(({ uuid, index, usable, reason, used }) => ({
-        uuid,
-        index,
-        usable,
-        reason,
-        memory_used_mib: used,
-        processes: processes === null || !usable ? null : (processes.get(uuid) ?? []),
-      })),
-    };
+    const silent = this.#silent();
+    const gpus = this.#withVanished({ ...listing, gpus: read }).map(gpu =>
+      silent === null
+        ? momentOf(gpu, processes === null || !gpu.usable ? null : (processes.get(gpu.uuid) ?? []))
+        : momentOf(unanswered(gpu), null),
+    );
+    return { gpus, ...(silent === null ? {} : { silent }) };
+  }
+
+  /** The driver has stopped to answer in this look. */
+  #silent(): Condition | null {
+    const { hung } = this.#smi;
+    return hung === null ? null : conditionsOf(hung, 0)[0]!;
   }
 
   async #list(): Promise<Listing> {
@@ -202,14 +221,22 @@ export class SmiSource implements GpuSource {
   }
 }
 
+const unanswered = (gpu: ReadGpu): ReadGpu => (gpu.usable ? { ...gpu, usable: false, reason: SILENT } : gpu);
+
+const momentOf = (
+  { uuid, index, usable, reason, used }: ReadGpu,
+  processes: GpuProcess[] | null,
+): GpuSnapshot['gpus'][number] => ({ uuid, index, usable, reason, memory_used_mib: used, processes });
+
 function whyGone(
   gpu: GpuFacts,
   seen: { listed: number; faults: RowFault[]; lost: LostGpu[]; conditions: Condition[] },
 ): Pick<GpuFacts, 'reason' | 'fatal'> {
-  const lost = seen.lost.some(({ bus, index }) =>
+  const lost = seen.lost.find(({ bus, index }) =>
     bus === null ? index === gpu.index : sameBus(bus, gpu.pci_bus_id),
   );
-  if (lost) return { reason: 'the driver has lost it (reboot the node)', fatal: true };
+  if (lost !== undefined && needsReset(lost.word)) return { reason: 'it requires a reset', fatal: true };
+  if (lost !== undefined) return { reason: 'the driver has lost it (reboot the node)', fatal: true };
   // A look that failed as a whole, or in part, says nothing of the GPU itself.
   if (seen.listed === 0) return { reason: seen.conditions[0]?.message ?? 'nvidia-smi lists no GPU' };
   if (seen.faults.length > 0 || seen.conditions.some(c => c.code === 'gpu_list_odd'))

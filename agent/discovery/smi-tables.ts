@@ -1,7 +1,7 @@
 // The two tables that nvidia-smi is asked for: a driver refuses a whole query for one field that it doesn't know, and
 // one lost GPU can fail the command for all.
 import { indexCell, type Row, type RowFault, readTable } from './cells.js';
-import type { NvidiaSmi, SmiOutput } from './nvidia-smi.js';
+import type { Asked, SmiOutput } from './nvidia-smi.js';
 import { BASE_FIELDS, DETAIL_FIELDS, MOST_GPUS } from './smi-gpus.js';
 import { lostGpus } from './smi-sentences.js';
 
@@ -16,12 +16,12 @@ export interface Answered {
 }
 
 export class SmiTables {
-  readonly #smi: NvidiaSmi;
+  readonly #smi: Asked;
   /** What this driver hasn't refused yet. */
   #base: readonly string[] = BASE_FIELDS;
   #details: readonly string[] = DETAIL_FIELDS;
 
-  constructor(smi: NvidiaSmi) {
+  constructor(smi: Asked) {
     this.#smi = smi;
   }
 

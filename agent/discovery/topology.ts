@@ -32,7 +32,7 @@ export function nvlinkPairs(text: string): Links {
     // The diagonal shows whether the cells are where the header says.
     if (row.cells[own] !== 'X') fault ??= `the row of GPU ${row.gpu} does not fit its columns`;
     const peers = columns.flatMap((gpu, i) =>
-      gpu !== null && /^NV\d+$/.test(row.cells[i] ?? '') ? [gpu] : [],
+      gpu !== null && /^NV[1-9]\d*$/.test(row.cells[i] ?? '') ? [gpu] : [],
     );
     linked.set(row.gpu, new Set(peers));
   }
@@ -85,8 +85,7 @@ export function islandsOf(text: string, listed: readonly { index: number; uuid: 
   const uuids = new Map(listed.map(gpu => [gpu.index, gpu.uuid]));
   const same = gpus.length === listed.length && gpus.every(index => uuids.has(index));
   if (fault !== null || !same) {
-    const why =
-      gpus.length > 0 && !same ? `it shows ${gpus.length} GPUs, the list has ${listed.length}` : fault;
+    const why = gpus.length > 0 && !same ? difference(gpus, listed) : fault;
     const message = `nvidia-smi topo -m can't be used (${why}): NVLink is not counted on, tensor parallel engines need allow_pcie`;
     return { islands: [], conditions: [{ code: 'gpu_topology_unknown', message }], doubtful: true };
   }
@@ -96,6 +95,16 @@ export function islandsOf(text: string, listed: readonly { index: number; uuid: 
   }));
   const islands = maximalCliques(gpus, pairs).map(clique => clique.map(index => uuids.get(index)!));
   return { islands, conditions, doubtful: false };
+}
+
+function difference(shown: number[], listed: readonly { index: number }[]): string {
+  if (shown.length !== listed.length) return `it shows ${shown.length} GPUs, the list has ${listed.length}`;
+  const numbers = (of: number[]) =>
+    [...of]
+      .sort((a, b) => a - b)
+      .slice(0, 16)
+      .join(', ');
+  return `it shows the GPUs ${numbers(shown)}, the list has ${numbers(listed.map(gpu => gpu.index))}`;
 }
 
 /** No machine has more islands than GPUs; a graph that is made up can have exponentially many. */

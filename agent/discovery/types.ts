@@ -19,6 +19,8 @@ export interface GpuSnapshot {
     /** null: this source can't tell which processes hold the GPU. */
     processes: GpuProcess[] | null;
   }[];
+  /** The driver stopped to answer during this look. */
+  silent?: Condition;
 }
 
 /** A GPU without the figure that depends on whose processes are whose. */

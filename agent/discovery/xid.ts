@@ -1,4 +1,4 @@
-// What the driver tells by itself of a GPU: which Xids and events mean that no engine on it can go on, and what to do.
+// What the driver tells by itself of a GPU: which Xids and events last, whether engines on it can go on, and what to do.
 // The numbers are NVIDIA's ("XID errors" in the driver's documentation); one that isn't listed is of the program, or
 // says nothing that lasts.
 import { EVENTS } from '../../native/codes.js';
@@ -12,11 +12,8 @@ const CRITICAL: Record<number, readonly [what: string, todo: string]> = {
   46: ['it has stopped working', RESET],
   48: ['an uncorrectable memory error', RESET],
   62: ['its micro-controller has halted', RESET],
-  63: ['bad memory is taken out of use at its next reset', RESET],
   64: ['bad memory could not be taken out of use', `${RESET}, and have it replaced if it comes again`],
-  74: ['an NVLink error', `${RESET}, and have its links checked if it comes again`],
   79: ['it has fallen off the bus', REBOOT],
-  94: ['a contained memory error', RESET],
   95: ['an uncontained memory error', RESET],
   110: ['a security fault', REBOOT],
   119: ['its system processor (GSP) does not answer', RESET],
@@ -28,11 +25,23 @@ const CRITICAL: Record<number, readonly [what: string, todo: string]> = {
   151: ['a key rotation error', RESET],
 };
 
+/**
+ * Engines go on, or end by themselves where it was theirs: nothing new is started on such a GPU. A remapped row (63) is
+ * the same fact as the figure that tells of it, a contained error (94) ends the process whose memory it was, an error of
+ * a link (74) is mostly corrected by the link itself.
+ */
+const PASSING: typeof CRITICAL = {
+  63: ['bad memory is taken out of use at its next reset', RESET],
+  74: ['an NVLink error', `${RESET}, and have its links checked if it comes again`],
+  94: ['a contained memory error', RESET],
+};
+
 /** null: nothing that lasts. */
 export function faultOfEvent({ type, data }: DriverEvent): GpuFault | null {
   if ((type & EVENTS.XID) !== 0) {
-    const known = CRITICAL[data];
-    return known === undefined ? null : { reason: `Xid ${data}: ${known[0]} (${known[1]})`, fatal: true };
+    const known = CRITICAL[data] ?? PASSING[data];
+    const fatal = data in CRITICAL;
+    return known === undefined ? null : { reason: `Xid ${data}: ${known[0]} (${known[1]})`, fatal };
   }
   const word = (what: string, todo = RESET): GpuFault => ({ reason: `${what} (${todo})`, fatal: true });
   if ((type & EVENTS.DOUBLE_BIT_ECC) !== 0) return word('an uncorrectable memory error');

@@ -88,6 +88,8 @@ export class FenceStore {
   }
 
   private write(replica: string, value: FenceFile): void {
+    // Somebody may have removed the folder while the agent runs.
+    makeDir(this.dir);
     writeAtomic(this.file(replica), `${JSON.stringify(value)}\n`);
     this.cache.set(replica, value);
   }

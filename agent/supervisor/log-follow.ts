@@ -12,6 +12,9 @@ const MAX_BEHIND = 8 * 1_048_576;
 /** A log that is shorter than it was is waited for so many looks: a cut says so within milliseconds. */
 const ODD_LOOKS = 5;
 
+const UNREAD =
+  'where this log was cut last can not be read (log.base beside it, as after a full disk): it goes on here when that can be read; its last lines can be had without following';
+
 /** What a look found, raw (callers redact), in this order. */
 export interface Looked {
   pieces: { kind: 'line' | 'note'; text: string }[];
@@ -26,6 +29,7 @@ export class LogFollow {
   private readonly splitter: LineSplitter;
   private pieces: Looked['pieces'] = [];
   private odd = 0;
+  private unread = 0;
 
   constructor(
     private readonly runDir: string,
@@ -57,7 +61,11 @@ export class LogFollow {
 
   private read(): boolean {
     const base = readBase(this.runDir);
-    if (base === null) return false;
+    if (base === null) {
+      if (++this.unread === ODD_LOOKS) this.note(UNREAD);
+      return false;
+    }
+    this.unread = 0;
     const size = sizeOf(logFile(this.runDir));
     if (this.at - base > size) {
       if (++this.odd < ODD_LOOKS) return false;

@@ -3,6 +3,7 @@
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import os from 'node:os';
 import type { ProcId } from '../state/handle.js';
+import { shownCommand } from './redact.js';
 
 export interface ProcStat extends ProcId {
   comm: string;
@@ -94,10 +95,17 @@ export function ioBytes(pid: number): number | null {
 /** Threads of the kernel have none; a program that has wiped its own counts as one. */
 export const hasArgv = (pid: number): boolean => (read(`/proc/${pid}/cmdline`) ?? '') !== '';
 
-/** `python3 -m x`, at most 120 characters, for sentences; the kernel's short name where there is no argv. */
+/** What redaction costs of an argv is bounded by this; 120 characters of it are shown. */
+const ARGV_MAX = 65_536;
+
+/**
+ * `python3 -m x`, at most 120 characters, for sentences, which go into logs and the history: without the secrets of a
+ * command line (INV-12), and cut after these are gone, since half a token has no shape by which it is known. The
+ * kernel's short name where there is no argv.
+ */
 export function describePid(pid: number): string {
-  const argv = (read(`/proc/${pid}/cmdline`) ?? '').replaceAll('\0', ' ').trim();
-  return (argv === '' ? (readStat(pid)?.comm ?? 'gone') : argv).slice(0, 120);
+  const argv = (read(`/proc/${pid}/cmdline`) ?? '').slice(0, ARGV_MAX).replaceAll('\0', ' ').trim();
+  return shownCommand(argv === '' ? (readStat(pid)?.comm ?? 'gone') : argv).slice(0, 120);
 }
 
 interface SocketRow {

@@ -31,7 +31,7 @@ export const shown = (line: string, secrets: string[]): string => cutLine(redact
 
 /** `--api-key VALUE`, `HF_TOKEN=VALUE`: of a command line, whose program nobody told to keep it out of there. */
 const SECRET_ARG =
-  /([a-z0-9_-]{0,64}(?:token|secret|passw|key|credential)[a-z0-9_-]{0,64}[= ])(\S{1,4096})/gi;
+  /([a-z0-9_-]{0,64}(?:token|secret|passw|key|credential)[a-z0-9_-]{0,64}[= ])(\S{1,65536})/gi;
 
 /** A process of others as it may be named to an operator. */
 export const shownCommand = (command: string): string =>

@@ -70,7 +70,8 @@ cut_log() {
   : >"$log"
   [ "$now" -le "$copied" ] ||
     printf '\\n[llmgw: %s bytes of this log were dropped before this line]\\n' "$((now - copied))" >>"$log"
-  echo "$((base + now))" >"$log.base"
+  # Not in place: on a full disk nothing would be left of it, and followers would wait for it for good.
+  { echo "$((base + now))" >"$log.base.tmp" && mv -f "$log.base.tmp" "$log.base"; } || rm -f "$log.base.tmp"
 }
 
 # Sets oom to what the kernel counted in the scope; to nothing where it counted nothing.

@@ -33,7 +33,6 @@ import { admit, check, hold, olderAlive, preparedOf } from './prepare.js';
 import { bootId, describePid, isAlive, readStat } from './proc.js';
 import { KeyedQueue } from './queue.js';
 import { exitedResult, watchUntilReady } from './ready.js';
-import { shownCommand } from './redact.js';
 import { reportOf } from './report.js';
 import { pruneRuns } from './retention.js';
 import { shimFile } from './shim.js';
@@ -111,6 +110,11 @@ export class Supervisor {
     const known = admit(this.ctx, order);
     if (known !== null) return known;
     if (this.stock.problem !== null) throw new LlmgwError('NO_SPACE', this.stock.problem);
+    if (order.nodes > 1 && order.fabric == null) {
+      // INV-3.
+      const sentence = 'the order names no fabric, and a multi-node replica runs on one';
+      throw new LlmgwError('FABRIC_DOWN', sentence);
+    }
     await this.clearOlder(order);
     const checked = await check(this.ctx, order);
     const handle = await this.queue.run(NODE, () => hold(this.ctx, order, checked));
@@ -292,6 +296,11 @@ export class Supervisor {
     return this.ctx.handles.all().some(h => h.state !== 'stopped' && this.ctx.runtimes.of(h).tree.owns(pid));
   }
 
+  /** Whether one of this node's engines was granted this GPU and isn't proven stopped. */
+  holdsGpu(uuid: string): boolean {
+    return this.ctx.handles.all().some(h => h.state !== 'stopped' && h.gpus.some(gpu => gpu.uuid === uuid));
+  }
+
   /** Events that nobody has acknowledged, oldest first. */
   pending(): EngineEvent[] {
     return this.outbox.pending();
@@ -318,7 +327,7 @@ export class Supervisor {
 
   /** What a process of this node is, for an operator who is asked about it; null: there is none. */
   describe(pid: number): string | null {
-    return readStat(pid) === null ? null : shownCommand(describePid(pid));
+    return readStat(pid) === null ? null : describePid(pid);
   }
 
   /** Stops watching. Engines, their shims and their logs go on. */

@@ -79,9 +79,10 @@ export function loadConfigText<S extends z.ZodType>(
 /** `got 1.1` is no help to whoever wrote 1.10. */
 function asWritten(message: string, number: string | null): string {
   if (number === null) return message;
-  const read = `got ${Number(number)}`;
+  const value = Number(number.replace(/\.inf$/i, 'Infinity'));
+  const read = `got ${value}`;
   const at = message.indexOf(read);
-  return at === -1 || Number.isNaN(Number(number))
+  return at === -1 || Number.isNaN(value)
     ? message
     : `${message.slice(0, at)}got ${number}${message.slice(at + read.length)}`;
 }
@@ -97,7 +98,15 @@ function formatConfigError(error: ConfigError): string {
   return `${error.file}${place}: ${key}${faultText(error)}`;
 }
 
+/** A file that is not a configuration at all has an error on every line, and nobody reads so many. */
+const MOST_ERRORS = 100;
+
 function failed(errors: ConfigError[]): { ok: false; config: null; errors: ConfigError[] } {
   const order = (error: ConfigError) => (error.line ?? 0) * 1e6 + (error.column ?? 0);
-  return { ok: false, config: null, errors: errors.toSorted((a, b) => order(a) - order(b)) };
+  const all = errors.toSorted((a, b) => order(a) - order(b));
+  const left = all.length - MOST_ERRORS;
+  if (left <= 0) return { ok: false, config: null, errors: all };
+  const more = { ...all[0]!, line: null, column: null, key: '', expected: null, nearest: null };
+  const message = `and ${left} more`;
+  return { ok: false, config: null, errors: [...all.slice(0, MOST_ERRORS), { ...more, message }] };
 }

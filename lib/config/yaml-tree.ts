@@ -133,6 +133,9 @@ class Walk {
 
   private plain(node: unknown, path: FaultPath, at: Place): unknown {
     if (this.aborted) return undefined;
+    // As for tags that nothing knows: a value is what it looks like.
+    if ((isScalar(node) || isMap(node) || isSeq(node)) && isTagged(node))
+      return this.fault(path, `tags are not supported: ${node.tag}`, 'the value alone', at);
     if (++this.visited > MAX_NODES)
       return this.abort(path, 'expands to too many values', `at most ${MAX_NODES}`, at);
     if (path.length > MAX_DEPTH)
@@ -218,6 +221,9 @@ class Walk {
     this.fault(path.slice(0, 1), message, expected, this.placeOf(path.slice(0, 1)) ?? place);
   }
 }
+
+/** The parser gives a tag only to what has one written before it. */
+const isTagged = (node: { tag?: string | undefined }): boolean => node.tag !== undefined;
 
 /** A key as text; numbers and booleans as they were written. Null for what can't be a name. */
 function keyName(key: unknown): string | null {

@@ -4,6 +4,7 @@ import { WorkflowNotFoundError } from '@temporalio/client';
 import type { FastifyPluginAsync } from 'fastify';
 import { z } from 'zod';
 import { LlmgwError } from '../../contracts/errors.js';
+import { FOREIGN_MIB } from '../../contracts/inventory.js';
 import type { ProvenAgain } from '../../contracts/status.js';
 import type { NodeState } from '../../domain/node-state.js';
 import type { HttpDeps } from './app.js';
@@ -25,13 +26,17 @@ export function leakRoutes(deps: Deps): FastifyPluginAsync {
           'BAD_REQUEST',
           `confirm must be ${JSON.stringify(id)}: it is your word that the GPUs are free, and they are given to other engines`,
         );
-      const named = gpu === undefined ? null : slotOf(await nodeOf(fleet, id), gpu);
-      const { holds } = await fleet.proveLeft({
+      const node = gpu === undefined ? null : await nodeOf(fleet, id);
+      const named = node === null ? null : slotOf(node, gpu!);
+      const asked = {
         node: id,
         slots: named === null ? null : [named.slot],
         gpus: named === null ? null : [named.uuid],
         by,
         word: confirm !== undefined,
+      };
+      const { holds } = await fleet.proveLeft(asked).catch(err => {
+        throw (named !== null && foreign(err, node!, named.uuid)) || err;
       });
       const ended = holds.filter(h => h.outcome !== 'left');
       for (const h of ended) await fleet.noteNode(id, { text: ofHold(h, by) });
@@ -60,6 +65,17 @@ function slotOf(node: NodeState, gpu: string): { slot: number; uuid: string } {
   if (uuid !== undefined && slot !== undefined) return { slot: Number(slot), uuid };
   const names = listed.map(g => `${g.index} (${g.uuid})`).join(', ') || 'none';
   throw new LlmgwError('BAD_REQUEST', `gpu: ${node.node_id} has no GPU ${gpu}; it has ${names}`);
+}
+
+/** Nothing of ours holds it, others do: there is no leak to clear. null: the refusal is to be told as it is. */
+function foreign(err: unknown, node: NodeState, uuid: string): LlmgwError | null {
+  const gpu = node.inventory?.gpus.find(g => g.uuid === uuid);
+  const busy = gpu !== undefined && (gpu.foreign_mib ?? 0) > FOREIGN_MIB;
+  if (!busy || !(err instanceof LlmgwError) || err.code !== 'BAD_REQUEST') return null;
+  return new LlmgwError(
+    'BAD_REQUEST',
+    `GPU ${gpu.index} is foreign (${gpu.foreign_mib} MiB in use by others): end what uses it; it is offered again by itself`,
+  );
 }
 
 function ofHold(h: ProvenAgain, by: string): string {

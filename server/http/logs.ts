@@ -46,13 +46,13 @@ export function logRoutes(deps: Deps): FastifyPluginAsync {
       reply.raw.once('close', () => left.abort());
       const payload = { replica: name, ...of };
       if (follow === '0') {
-        const [, chunks, first] = await opened(deps, name, of, node =>
+        const [, chunks, first] = await opened(deps, name, of, left.signal, node =>
           nodes.request(node, 'logs', payload, { signal: left.signal }),
         );
         return reply.type('text/plain; charset=utf-8').send(Readable.from(joined(first, chunks)));
       }
       const signal = AbortSignal.any([left.signal, stopping.signal]);
-      const [node, chunks, first] = await opened(deps, name, of, at =>
+      const [node, chunks, first] = await opened(deps, name, of, signal, at =>
         nodes.request(at, 'follow', payload, { timeout: LOG_SILENCE, signal }),
       );
       const lastWords = (err: Error): string =>
@@ -69,10 +69,11 @@ async function opened(
   deps: Deps,
   name: string,
   of: Of,
+  signal: AbortSignal,
   ask: (node: string) => Chunks,
 ): Promise<[string, Chunks, IteratorResult<Buffer, void>]> {
   const known = await memberNode(deps, name, of.rank);
-  const at = known.node ?? (await search(deps, name, of, null));
+  const at = known.node ?? (await search(deps, name, of, null, signal));
   if (at === null) throw new LlmgwError('ENGINE_UNKNOWN', known.why);
   const first = async (node: string): Promise<[string, Chunks, IteratorResult<Buffer, void>]> => {
     const chunks = ask(node);
@@ -88,7 +89,7 @@ async function opened(
         `the agent of ${at} is of a release that can not follow a log: ask without -f (follow=1), or update it`,
       );
     // Its earlier generations may have been elsewhere.
-    const other = err.code === 'ENGINE_UNKNOWN' ? await search(deps, name, of, at) : null;
+    const other = err.code === 'ENGINE_UNKNOWN' ? await search(deps, name, of, at, signal) : null;
     if (other === null) throw err;
     return first(other);
   }
@@ -113,12 +114,14 @@ async function search(
   name: string,
   of: Of,
   except: string | null,
+  signal: AbortSignal,
 ): Promise<string | null> {
   const all = (await fleet.nodes())
     .filter(n => n.state === 'connected' && n.node_id !== except)
     .map(n => n.node_id);
   const ask = async (node: string): Promise<string | null> => {
-    const asked = nodes.request(node, 'logs', { replica: name, ...of, lines: 1 }, { timeout: ASK_WITHIN });
+    const lookFor = { replica: name, ...of, lines: 1 };
+    const asked = nodes.request(node, 'logs', lookFor, { timeout: ASK_WITHIN, signal });
     try {
       await asked.next();
       return node;
@@ -128,7 +131,7 @@ async function search(
       await asked.return();
     }
   };
-  for (let i = 0; i < all.length; i += ASK_AT_ONCE) {
+  for (let i = 0; i < all.length && !signal.aborted; i += ASK_AT_ONCE) {
     const found = (await Promise.all(all.slice(i, i + ASK_AT_ONCE).map(ask))).find(n => n !== null);
     if (found !== undefined) return found;
   }

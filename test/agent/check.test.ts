@@ -1,8 +1,12 @@
 // What `agent --check` finds out about the agent's own files, as conditions.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { inventoryOf } from '../../agent/check.js';
 import { loadAgentConfigText } from '../../agent/config.js';
+import { agentPid } from '../../agent/identity.js';
+import { checkedSources, limitsProblem } from '../../agent/limits.js';
 import { makePki, tempDir } from '../stream/support.js';
 
 async function conditionsWith(
@@ -38,4 +42,40 @@ it("an engines' key that is missing or no key is, where there are engines", asyn
   expect(codes(await conditionsWith({ text: `${engines}engine_key_file: ${bin}\n` }))[0]).toContain(
     'no key of 64',
   );
+});
+
+it('the limits are those of the agent that runs with this work_dir, else those of the shell', async () => {
+  const dir = tempDir();
+  const held = spawn(
+    'prlimit',
+    [
+      '--nofile=512:512',
+      process.execPath,
+      '--input-type=module',
+      '-e',
+      `import { statSync } from 'node:fs';
+       import { tryLock } from ${JSON.stringify(new URL('../../lib/lock.mjs', import.meta.url).href)};
+       const { dev, ino } = statSync(${JSON.stringify(dir)});
+       await tryLock('agent-work-dir:' + dev + ':' + ino);
+       console.log('held');
+       setInterval(() => {}, 60_000);`,
+    ],
+    { stdio: ['ignore', 'pipe', 'inherit'] },
+  );
+  try {
+    await once(held.stdout!, 'data');
+    expect(await agentPid(dir)).toBe(held.pid);
+    const config = {
+      fabrics: [{ name: 'ib-a', hcas: ['mlx5_0'], rate_gbps: null }],
+      supervisor: { user: null },
+    };
+    expect(limitsProblem(config, checkedSources(held.pid!))).toMatch(/get from the agent.*open files 512,/);
+  } finally {
+    held.kill('SIGKILL');
+    await once(held, 'exit');
+  }
+  expect(await agentPid(dir)).toBeNull();
+  expect(await agentPid('/no/such/dir')).toBeNull();
+  expect(checkedSources(null).of).toBe('shell');
+  expect(checkedSources(held.pid!).of).toBe('shell');
 });

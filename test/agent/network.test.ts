@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { limitsProblem } from '../../agent/limits.js';
-import { fabricHcas, networkOf } from '../../agent/network.js';
+import { fabricHcas, mgmtConditions, networkOf } from '../../agent/network.js';
 import type { Hca, Inventory } from '../../contracts/inventory.js';
 import { orderFor } from '../supervisor/harness.js';
 
@@ -77,6 +77,23 @@ test('without an address that the others can meet it at it is refused, and the k
   }
 });
 
+test('a node says so before a member is ordered: on a fabric, or where it names what the machine has not', () => {
+  const fabrics = [{ name: 'ib-a', hcas: ['mlx5_0'], rate_gbps: null }];
+  const said = (config: Partial<Parameters<typeof mgmtConditions>[0]>) =>
+    mgmtConditions({ mgmt_addr: null, mgmt_interface: null, fabrics: [], ...config }).map(
+      ({ code, message }) => `${code}: ${message}`,
+    );
+  for (const config of [{}, { fabrics, mgmt_addr: '127.0.0.11' }, { mgmt_interface: 'lo' }])
+    expect(said(config)).toEqual([]);
+  for (const [config, why] of [
+    [{ fabrics }, 'mgmt_addr is not set'],
+    [{ mgmt_addr: '192.0.2.77' }, 'mgmt_addr 192.0.2.77 is on no interface'],
+    [{ mgmt_interface: 'nosuch0' }, 'mgmt_interface nosuch0 is not up'],
+    [{ fabrics, mgmt_addr: '127.0.0.1', mgmt_interface: 'nosuch0' }, 'mgmt_interface nosuch0 is not up'],
+  ] as const)
+    expect(said(config)).toEqual([expect.stringContaining(`mgmt_addr_unusable: ${why}`)]);
+});
+
 test('a single member needs neither: the address is what the control plane sees', async () => {
   const config = { mgmt_addr: null, mgmt_interface: null };
   const facts = () => Promise.reject(new Error('nobody asked for it'));
@@ -104,23 +121,33 @@ const user = status(1_000, '0000000000000000');
 
 test('small limits on a node with a fabric are told with what to set; the hard ones count', () => {
   const config = { fabrics, supervisor: { user: null } };
-  const said = limitsProblem(config, { limits: limits('8388608', '4096', '1000'), status: user });
+  const said = limitsProblem(config, {
+    limits: limits('8388608', '4096', '1000'),
+    status: user,
+    of: 'agent',
+  });
   expect(said).toContain('locked memory 8192 KiB');
   expect(said).toContain('open files 4096');
   expect(said).toContain('processes 1000');
   expect(said).toContain('LimitMEMLOCK=infinity');
-  expect(limitsProblem(config, { limits: limits('unlimited', '65536'), status: user })).toBeNull();
+  const shell = limitsProblem(config, { limits: limits('8388608', '4096'), status: user, of: 'shell' });
+  expect(shell).toContain('limits of this shell are small');
+  expect(
+    limitsProblem(config, { limits: limits('unlimited', '65536'), status: user, of: 'agent' }),
+  ).toBeNull();
   const single = { ...config, fabrics: [] };
-  expect(limitsProblem(single, { limits: limits('8388608', '4096'), status: user })).toBeNull();
+  expect(limitsProblem(single, { limits: limits('8388608', '4096'), status: user, of: 'agent' })).toBeNull();
 });
 
 test('root may pin what it wants, unless it has lost the capability or runs engines as another', () => {
   const small = limits('8388608', '1048576');
   const root = status(0, '000001ffffffffff');
   const config = { fabrics, supervisor: { user: null } };
-  expect(limitsProblem(config, { limits: small, status: root })).toBeNull();
-  expect(limitsProblem(config, { limits: small, status: status(0, '00000000a80425fb') })).toContain('locked');
+  expect(limitsProblem(config, { limits: small, status: root, of: 'agent' })).toBeNull();
+  expect(
+    limitsProblem(config, { limits: small, status: status(0, '00000000a80425fb'), of: 'agent' }),
+  ).toContain('locked');
   const other = { fabrics, supervisor: { user: 'llm' } };
-  expect(limitsProblem(other, { limits: small, status: root })).toContain('locked');
-  expect(limitsProblem(config, { limits: 'another form', status: '' })).toBeNull();
+  expect(limitsProblem(other, { limits: small, status: root, of: 'agent' })).toContain('locked');
+  expect(limitsProblem(config, { limits: 'another form', status: '', of: 'agent' })).toBeNull();
 });

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import net from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -17,6 +18,17 @@ test('bug 2 of the seed: SIGTERM ends an agent whose worker never shuts down', a
   await agent.until(() => agent.lines.some(l => l.msg === 'the stuck worker runs'));
   agent.child.kill('SIGTERM');
   expect(await agent.ended, agent.stderr()).toBe(0);
+  expect(agent.lines.at(-1)?.msg).toBe('not all parts ended in time: leaving them');
+});
+
+test('SIGTERM ends an agent one of whose threads hangs in a read, for which process.exit() would wait', async () => {
+  const cp = await controlPlane();
+  const dir = tempDir();
+  execFileSync('mkfifo', [join(dir, 'pipe')]);
+  const agent = spawnAgent(out, [agentYaml(dir, `http://127.0.0.1:${cp.port}`), 'stuck', join(dir, 'pipe')]);
+  await agent.until(() => agent.lines.some(l => l.msg === 'the stuck worker runs'));
+  agent.child.kill('SIGTERM');
+  expect(await agent.ended, agent.stderr()).toBe('SIGKILL');
   expect(agent.lines.at(-1)?.msg).toBe('not all parts ended in time: leaving them');
 });
 

@@ -141,5 +141,15 @@ describe('--check-config', () => {
     );
     const server = run(written('server.yaml', 'tokens_file: /no/tokens\nsecrets_dir: /no/dir\n'), false).err;
     expect(server.split('\n')).toHaveLength(3);
+    const secrets = (text: string) => {
+      const folder = mkdtempSync(join(dir, 'secrets-'));
+      if (text !== '') writeFileSync(join(folder, 'proxy-token.key'), text, { mode: 0o600 });
+      return run(written('server.yaml', `secrets_dir: ${folder}\n`), false).err;
+    };
+    expect(secrets('')).toMatch(
+      /server.yaml:1:1: secrets_dir: .*proxy-token.key does not exist; .*cert init/,
+    );
+    expect(secrets('no key\n')).toContain('must hold 64 hex digits');
+    expect(secrets(`${'a'.repeat(64)}\n`)).toBe('');
   });
 });

@@ -1,6 +1,7 @@
 // What people write into YAML and what it means to them, held to the three files.
 import { describe, expect, it } from 'vitest';
 import { loadAgentConfigText } from '../../agent/config.js';
+import { parseHostPort } from '../../lib/address.js';
 import { formatConfigErrors } from '../../lib/config/load.js';
 import { loadRouterConfigText } from '../../router/config.js';
 import { readCase } from './case.js';
@@ -89,6 +90,23 @@ describe('texts', () => {
   });
   it('may have a dollar within', () => {
     expect(lines('secrets_dir: /srv/a$b')).toEqual([]);
+  });
+});
+
+describe('values in odd forms', () => {
+  it.each([
+    ['supervisor: {log_lines: !!int "512"}', /tags are not supported/],
+    ['fabrics: [{name: a, hcas: [b], rate_gbps: .inf}]', /expected a rate in Gb\/s such as 400, got \.inf/],
+    ['fabrics: [{name: a, hcas: []}]', /one at least/],
+  ])('%s', (text, answer) => {
+    expect(lines(text)).toEqual([expect.stringMatching(answer)]);
+  });
+  it('are told up to a hundred', () => {
+    const many = lines(Array.from({ length: 130 }, (_, at) => `unknown_${at}: 1`).join('\n'));
+    expect([many.length, many.at(-1)]).toEqual([101, expect.stringContaining('and 30 more')]);
+  });
+  it('of a port do not begin with 0', () => {
+    expect(parseHostPort('127.0.0.1:08000')).toEqual({ error: expect.stringContaining('begin with 0') });
   });
 });
 

@@ -17,18 +17,19 @@ const SGLANG = [...SGLANG_FLAGS, ...OLDER];
 const REAL = [...new Set([...VLLM, ...SGLANG])];
 
 const OWNED = `
-  --admin-api-key --api-key --base-gpu-id --config --data-parallel-address --data-parallel-backend
-  --data-parallel-external-lb --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb
-  --data-parallel-rank --data-parallel-rpc-port --data-parallel-size --data-parallel-size-local
-  --data-parallel-start-rank --data-parallel-supervisor-port --dcp-size --decode-context-parallel-size --device
-  --device-ids --dist-init-addr --distributed-executor-backend --dp-size --enable-ssl-refresh --fastapi-root-path
-  --gated-launch-port --gpu-id-step --grpc --grpc-http-sidecar-port --grpc-mode --grpc-port --headless --host
-  --master-addr --master-port --model --model-path --nccl-init-addr --nccl-port --nnodes
-  --no-data-parallel-external-lb --no-data-parallel-hybrid-lb --no-data-parallel-multi-port-external-lb
-  --no-enable-ssl-refresh --no-grpc --no-headless --node-rank --pipeline-parallel-size --port --pp-size
-  --prefill-context-parallel-size --root-path --served-model-name --smg-grpc-mode --smg-http-sidecar-port
-  --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-ciphers --ssl-keyfile --ssl-keyfile-password
-  --tensor-parallel-size --tp-size --uds --use-ray
+  --admin-api-key --api-key --attention-context-parallel-size --attention-data-parallel-size --attn-cp-size
+  --attn-dp-size --base-gpu-id --config --data-parallel-address --data-parallel-backend --data-parallel-external-lb
+  --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb --data-parallel-rank --data-parallel-rpc-port
+  --data-parallel-size --data-parallel-size-local --data-parallel-start-rank --data-parallel-supervisor-port
+  --dcp-size --decode-context-parallel-size --device --device-ids --disaggregation-bootstrap-port --dist-init-addr
+  --distributed-executor-backend --dp-size --dwdp-size --enable-ssl-refresh --encoder-bootstrap-port
+  --engine-info-bootstrap-port --fastapi-root-path --gated-launch-port --gpu-id-step --grpc --grpc-http-sidecar-port
+  --grpc-mode --grpc-port --headless --host --master-addr --master-port --model --model-path --moe-data-parallel-size
+  --moe-dp-size --nccl-init-addr --nccl-port --nnodes --no-data-parallel-external-lb --no-data-parallel-hybrid-lb
+  --no-data-parallel-multi-port-external-lb --no-enable-ssl-refresh --no-grpc --no-headless --node-rank
+  --pipeline-parallel-size --port --pp-size --prefill-context-parallel-size --root-path --served-model-name
+  --smg-grpc-mode --smg-http-sidecar-port --ssl-ca-certs --ssl-cert-reqs --ssl-certfile --ssl-ciphers --ssl-keyfile
+  --ssl-keyfile-password --tensor-parallel-size --tp-size --uds --use-ray
 `
   .trim()
   .split(/\s+/);
@@ -127,6 +128,10 @@ describe('flags', () => {
 describe('variables', () => {
   it.each([
     'CUDA_VISIBLE_DEVICES',
+    'PATH',
+    'LD_LIBRARY_PATH',
+    'VLLM_NIXL_SIDE_CHANNEL_PORT',
+    'SGLANG_DISAGGREGATION_BOOTSTRAP_PORT',
     'NCCL_SOCKET_IFNAME',
     'NCCL_IB_HCA',
     'NCCL_COMM_ID',

@@ -121,7 +121,14 @@ describe('the table', () => {
     conditions: [{ code: 'gpu_unusable', message: 'GPU 0 (GPU-0): MIG mode' }],
   };
   const shown = (changes: Partial<Inventory> = {}, used = new Set<number>([20_001, 443])) =>
-    table({ inventory: { ...inventory, ...changes }, config: config(), host: WELL, used, now: NOW });
+    table({
+      inventory: { ...inventory, ...changes },
+      config: config(),
+      host: WELL,
+      agent: null,
+      used,
+      now: NOW,
+    });
 
   it('has a line for each thing, and each problem with what to do', () => {
     expect(shown()).toBe(
@@ -136,7 +143,7 @@ GPUs read from nvml, driver 580.95.05
   ports 20000-21999: 1999 of 2000 free; in use: 20001
   certificate gpu-a-01, until 2026-12-10T11:00:00.000Z (9 days left)
   clock 2026-11-30T12:00:00.000Z; its offset shows when connected: the control plane compares it at each hello, over 5 s is clock_skew
-  limits open files unlimited, locked memory 8 MiB, /dev/shm 60000 MiB free of 64000 MiB
+  limits of this shell: open files unlimited, locked memory 8 MiB, /dev/shm 60000 MiB free of 64000 MiB
 to look at:
   gpu_unusable: GPU 0 (GPU-0): MIG mode; nvidia-smi -i INDEX -mig 0 makes it whole again
   engine vllm: /no/vllm does not exist; install it, or correct engines.vllm

@@ -101,23 +101,33 @@ describe('attributes', () => {
   });
 
   it('that hang leave the HCAs in the list, and are not asked again meanwhile', async () => {
-    laySysfs(root, { files: file('mlx5_0', { state: '4: ACTIVE', link_layer: 'InfiniBand' }) });
+    const well = { state: '4: ACTIVE', link_layer: 'InfiniBand' };
+    laySysfs(root, { files: { ...file('mlx5_0', well), ...file('mlx5_2', well) } });
     mkdirSync(join(root, 'mlx5_1/ports/1'), { recursive: true });
     // Nobody writes into this pipe: reading it hangs, as an attribute of a card with dead firmware does.
     execFileSync('mkfifo', [join(root, 'mlx5_1/ports/1/state')]);
-    const first = await infiniband(root, 100);
+    const first = await infiniband(root, 400);
     expect(first.ports).toMatchObject([
       { name: 'mlx5_0', state: 'ACTIVE' },
       { name: 'mlx5_1', state: null },
+      { name: 'mlx5_2', state: 'ACTIVE', link_layer: 'InfiniBand' },
     ]);
+    // No thread of ours waits: the process can end.
+    expect(process.getActiveResourcesInfo().filter(name => name.startsWith('FSReq'))).toEqual([]);
     expect(first.conditions.map(condition => condition.code)).toEqual(['hca_unresponsive']);
-    const second = await infiniband(root, 100);
+    const second = await infiniband(root, 400);
     expect(second.conditions.map(condition => condition.code)).toEqual(['hca_unresponsive']);
-    expect(named(second.ports)).toEqual(['mlx5_0:1', 'mlx5_1:1']);
+    expect(named(second.ports)).toEqual(['mlx5_0:1', 'mlx5_1:1', 'mlx5_2:1']);
     const pipe = join(root, 'mlx5_1/ports/1/state');
     writeFileSync(pipe, '4: ACTIVE\n'); // lets the thread go
     rmSync(pipe);
     await expect.poll(async () => (await infiniband(root)).conditions).toEqual([]);
+  });
+
+  it('tell a device whose ports are a file from one that is not there', async () => {
+    const { ports, portless } = await look({ files: { 'mlx5_0/ports': '' } });
+    const [checked] = checkFabrics([{ name: 'ib', hcas: ['mlx5_0'], rate_gbps: null }], ports, portless);
+    expect(checked!.problems).toEqual(['mlx5_0 has no ports: see the kernel log']);
   });
 
   it('tell a root that is no folder', async () => {
@@ -126,7 +136,7 @@ describe('attributes', () => {
     rmSync(root);
     mkdirSync(root);
     chmodSync(root, 0o755);
-    expect(await infiniband(root)).toEqual({ ports: [], conditions: [] });
+    expect(await infiniband(root)).toEqual({ ports: [], portless: [], conditions: [] });
   });
 });
 

@@ -31,7 +31,7 @@ echo "\${row#, }"
 `;
 
 /** A node with both; what it is asked by shows in the calls of nvidia-smi. */
-function node(opts: { library?: string; prefer?: boolean; keep?: boolean } = {}) {
+function node(opts: { library?: string; prefer?: boolean; keep?: boolean; smi?: string } = {}) {
   const dir = tempDir();
   const smi = join(dir, 'nvidia-smi');
   writeFileSync(smi, SMI);
@@ -39,7 +39,7 @@ function node(opts: { library?: string; prefer?: boolean; keep?: boolean } = {})
   const text = `node_id: a
 server: http://127.0.0.1:1
 mgmt_addr: 127.0.0.1
-discovery: { ib_root: ${dir}/none, nvidia_smi: ${smi}, nvml_library: ${opts.library ?? library}, prefer_nvml: ${opts.prefer ?? true} }
+discovery: { ib_root: ${dir}/none, nvidia_smi: ${opts.smi ?? smi}, nvml_library: ${opts.library ?? library}, prefer_nvml: ${opts.prefer ?? true} }
 supervisor: { work_dir: ${dir}/work }
 `;
   const loaded = loadAgentConfigText(text, 'agent.yaml');
@@ -67,6 +67,20 @@ describe('a node with both', () => {
     await Promise.all([discoverHardware(() => false), gpuSnapshot()]);
     await close();
     expect(asked()).toBe(false);
+  });
+
+  it('counts memory that is in use by nobody whom the driver names as foreign, but not under an engine of ours', async () => {
+    driver.set({ count: 1, 'gpu0.used': 70_000 * 2 ** 20 });
+    const { discover, close } = node();
+    const facts = await discover(() => false);
+    expect(facts.gpus[0]!.foreign_mib).toBeGreaterThan(60_000);
+    expect(facts.conditions.find(({ code }) => code === 'gpu_foreign')?.message).toContain('by no process');
+    const held = await discover(
+      () => false,
+      () => true,
+    );
+    expect(held.gpus[0]!.foreign_mib).toBeNull();
+    await close();
   });
 
   it('asks nvidia-smi only, when agent.yaml says so', async () => {
@@ -99,6 +113,19 @@ describe('a node with both', () => {
   it('has nothing to say of a node that has no library', () => {
     const error = new NvmlUnavailable({ step: 'load', code: null, message: 'not found' });
     expect(conditionOf(error, '')).toBeNull();
+  });
+
+  it('says so where there is nobody to ask at all', async () => {
+    vi.stubEnv('PATH', tempDir());
+    const { discover, close } = node({ prefer: false, smi: '""' });
+    const facts = await discover();
+    expect(facts).toMatchObject({ source: 'none', gpus: [] });
+    expect(facts.conditions).toContainEqual({
+      code: 'gpu_driver_absent',
+      message: expect.stringMatching(/no GPU can be looked at.*no nvidia-smi.*skip_gpus: true/),
+    });
+    await close();
+    vi.unstubAllEnvs();
   });
 
   it('names a library that agent.yaml asks for and that is none', async () => {

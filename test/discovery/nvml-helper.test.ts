@@ -1,5 +1,5 @@
 // The helper process when the driver hangs or crashes, and when the agent goes.
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { NvmlHelper } from '../../agent/discovery/nvml-helper.js';
@@ -96,6 +96,22 @@ describe('a driver that hangs', () => {
     told = [];
     process.kill(stuck, 'SIGKILL');
     await vi.waitFor(async () => expect((await node.inventory()).gpus.every(gpu => gpu.usable)).toBe(true));
+  });
+
+  it('leaves its helper the whole grace to let go of the driver', async () => {
+    let aliveThen: boolean | null = null;
+    const signal = (child: ChildProcess, what: NodeJS.Signals) => {
+      if (what === 'SIGKILL') aliveThen = alive(child.pid!);
+      child.kill(what);
+    };
+    // More than a helper has whose agent is gone.
+    const nvml = own({ times: { ...SOON, grace: 1_200 }, signal });
+    await nvml.inventory(true);
+    const pid = nvml.pid!;
+    driver.set({ count: 2, 'nvmlDeviceGetCount_v2.hang': 1 });
+    await expect(nvml.holders()).rejects.toThrow(NvmlSilent);
+    await gone(pid);
+    expect(aliveThen).toBe(true);
   });
 
   it('does not keep an Xid from being told', async () => {

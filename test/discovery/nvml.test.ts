@@ -1,6 +1,8 @@
 // GPUs by NVML, through the helper process and the stand-in library: what a driver says, and what the agent makes of it.
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest';
+import { faultOfEvent } from '../../agent/discovery/xid.js';
 import { Gpu } from '../../contracts/inventory.js';
+import { EVENTS } from '../../native/codes.js';
 import { buildStandin } from '../../scripts/lib/nvml-standin.mjs';
 import { hardware, helper } from '../native/source.js';
 import { driver, linked, tempDir, uuidOf } from '../native/standin.js';
@@ -228,7 +230,7 @@ describe('a GPU that is not well', () => {
     expect(conditions).toEqual([]);
   });
 
-  it('is usable without a figure that the driver does not offer or keeps for root', async () => {
+  it('is usable without a figure that the driver does not offer or keeps for root, but not without its memory', async () => {
     driver.set({
       count: 3,
       'gpu0.nvmlDeviceGetMemoryInfo_v2.return': 3,
@@ -237,10 +239,11 @@ describe('a GPU that is not well', () => {
     });
     const { gpus, conditions, snapshot } = await source().inventory();
     expect(gpus.map(gpu => [gpu.usable, gpu.memory_total_mib])).toEqual([
-      [true, null],
-      [true, null],
+      [false, null],
+      [false, null],
       [true, 81_559],
     ]);
+    expect(gpus[0]!.reason).toContain("its memory can't be read");
     expect(snapshot!.gpus.map(gpu => [gpu.memory_used_mib, gpu.processes])).toEqual([
       [null, []],
       [null, []],
@@ -304,6 +307,8 @@ describe('a GPU that was there', () => {
       processes: null,
     });
     driver.set({ count: 2 });
+    const once = [(await node.inventory()).gpus[2]!, node.again()!.gpus[2]!];
+    expect(once.map(gpu => [gpu.usable, gpu.fatal ?? false])).toEqual(once.map(() => [false, false]));
     expect((await node.inventory()).gpus[2]).toMatchObject({
       uuid: uuidOf(2),
       usable: false,
@@ -315,12 +320,28 @@ describe('a GPU that was there', () => {
     expect((await node.inventory()).gpus.map(gpu => gpu.usable)).toEqual([true, true, true]);
   });
 
+  it('is not taken for gone by a driver that lists none at all', async () => {
+    driver.set({ count: 2 });
+    const node = source();
+    await node.inventory();
+    driver.set({ count: 0 });
+    await node.inventory();
+    const { gpus, conditions } = await node.inventory();
+    expect(gpus.map(gpu => [gpu.usable, gpu.fatal ?? false])).toEqual([
+      [false, false],
+      [false, false],
+    ]);
+    expect(conditions).toMatchObject([{ code: 'gpu_none_found' }]);
+    expect((await node.snapshot()).gpus.map(gpu => gpu.usable)).toEqual([false, false]);
+  });
+
   it('stays over a restart of the agent, until another is in its place', async () => {
     driver.set({ count: 2 });
     const workDir = tempDir();
     await hardware({ nvml: shared, workDir }).inventory();
     driver.set({ count: 1 });
     const again = hardware({ nvml: shared, workDir });
+    await again.inventory();
     expect((await again.inventory()).gpus[1]).toMatchObject({
       uuid: uuidOf(1),
       usable: false,
@@ -376,6 +397,29 @@ describe('what the driver tells by itself', () => {
     const [same, rebooted] = ['boot-1', 'boot-2'].map(bootId => hardware({ nvml, workDir, bootId }));
     expect((await same!.inventory()).gpus[1]).toMatchObject({ usable: false, fatal: true });
     expect((await rebooted!.inventory()).gpus[1]).toMatchObject({ usable: true });
+  });
+
+  it('keeps engines where the Xid leaves them well, until a fatal one comes', async () => {
+    for (const data of [63, 74, 94])
+      expect(faultOfEvent({ uuid: uuidOf(0), type: EVENTS.XID, data })).toMatchObject({ fatal: false });
+    driver.set({ count: 1, events_known: 10, 'gpu0.ecc_uncorrected': 0 });
+    const node = hardware({ nvml: own() });
+    await node.inventory();
+    await node.snapshot(); // by then its events are registered for
+    let news = 0;
+    node.onNews(() => void news++);
+    // A contained error is counted as well: that it shows in the figure is no second fault.
+    driver.set({ count: 1, 'gpu0.ecc_uncorrected': 1, event0: '0 8 94' });
+    await vi.waitFor(() => expect(news).toBe(1));
+    const { usable, fatal, reason } = (await node.inventory()).gpus[0]!;
+    expect({ usable, fatal, reason }).toMatchObject({
+      usable: false,
+      fatal: undefined,
+      reason: expect.stringContaining('Xid 94'),
+    });
+    driver.set({ count: 1, event0: '0 8 94', event1: '0 8 79' });
+    await vi.waitFor(() => expect(news).toBe(2));
+    expect(node.again()!.gpus[0]).toMatchObject({ fatal: true, reason: expect.stringContaining('Xid 79') });
   });
 
   it('is looked for when it may have changed more than a fault', async () => {

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { NvidiaSmi } from '../../agent/discovery/nvidia-smi.js';
+import { BASE_FIELDS } from '../../agent/discovery/smi-gpus.js';
 import { SmiSource } from '../../agent/discovery/smi-source.js';
 import { matrix, row, TableSmi, wide } from './fake-smi.js';
 
@@ -66,9 +67,13 @@ describe('the inventory', () => {
     expect(codes(conditions)).toEqual(['gpu_lost']);
   });
 
-  it('takes [N/A] for a figure that is not offered, not for a fault', async () => {
+  it('does not offer a card whose memory is not told: nothing could prove its release', async () => {
     smi.set({ lines: [row(0, { total: '[N/A]', used: '[N/A]', free: '[N/A]' })] });
-    expect((await source.inventory()).gpus[0]).toMatchObject({ usable: true, memory_total_mib: null });
+    expect((await source.inventory()).gpus[0]).toMatchObject({
+      usable: false,
+      reason: expect.stringContaining("its memory can't be read"),
+      memory_total_mib: null,
+    });
   });
 
   it.each<[Record<string, string>, string | null, boolean]>([
@@ -199,6 +204,7 @@ describe('GPUs that go', () => {
     ]);
     expect(driver_version).toBe('580.95.05');
     expect(codes(conditions)).toEqual(['gpu_lost', 'gpu_topology_unknown']);
+    expect(smi.calls.filter(call => call === 'topo -m')).toHaveLength(1);
   });
 
   it('keeps what it knew, not fatal, when the look as a whole fails', async () => {
@@ -256,7 +262,7 @@ describe('lines', () => {
     async cell => {
       smi.set({ lines: [row(0, { total: cell, used: cell, free: cell })] });
       const { gpus, conditions } = await source.inventory();
-      expect(gpus[0]).toMatchObject({ memory_total_mib: null, memory_free_mib: null, usable: true });
+      expect(gpus[0]).toMatchObject({ memory_total_mib: null, memory_free_mib: null, usable: false });
       expect(codes(conditions)).toContain('gpu_no_permission');
     },
   );
@@ -284,14 +290,27 @@ describe('lines', () => {
     smi.set({ raw: Buffer.from(`${row(0, { name: 'NVIDIA\xae H100' })}\n`, 'latin1') });
     expect((await source.inventory()).gpus[0]).toMatchObject({ usable: true, memory_total_mib: 81_559 });
   });
+  it('that end within their address are no rows, and an odd address is none', async () => {
+    const fields = BASE_FIELDS;
+    const base = (index: number, bus: string) => `${index}, GPU-${index}, NVIDIA H100, 81559, 4, ${bus}`;
+    smi.set({ fields, raw: `${base(0, '00000000:18:00.0')}\n${base(1, '00000000:1')}` });
+    const cut = await source.inventory();
+    expect([cut.gpus.length, codes(cut.conditions)[0]]).toEqual([1, 'gpu_row_malformed']);
+    smi.set({ fields, raw: `${base(0, 'x00000000:18:00.0y')}\n` });
+    expect((await fresh().inventory()).gpus[0]!.pci_bus_id).toBeNull();
+  });
+  it('have names that are fit for a terminal', async () => {
+    smi.set({ lines: [row(0, { name: `NVIDIA\u202e H\x07100${'0'.repeat(200)}` })] });
+    expect((await source.inventory()).gpus[0]!.name).toBe(`NVIDIA H100${'0'.repeat(85)}`);
+  });
   it('on the other stream are no rows', async () => {
     smi.set({
       lines: [row(0)],
-      stderr: `${row(1)}\nWARNING: infoROM is corrupted at gpu 0000:18:00.0\n`,
+      stderr: `${row(1)}\nWARNING: infoROM is corrupted at gpu 0000:18:00.0\nWARNING: infoROM is corrupted at gpu 0000:19:00.0\n`,
       code: 14,
     });
     const { gpus, conditions } = await source.inventory();
-    expect([gpus.length, codes(conditions)]).toEqual([1, ['gpu_inforom']]);
+    expect([gpus.length, codes(conditions)]).toEqual([1, ['gpu_inforom', 'gpu_inforom']]);
   });
 });
 
@@ -327,6 +346,11 @@ describe('an output without GPUs', () => {
     ['', 0, 'gpu_none_found'],
     ['', 9, 'gpu_driver_absent'],
     ['', 15, 'gpu_lost'],
+    ['Failed to initialize NVML: GPU is lost', 15, 'gpu_lost'],
+    ['Failed to initialize NVML: Timeout', 10, 'gpu_driver_unresponsive'],
+    ['Unable to determine the device handle for GPU0000:18:00.0: GPU requires reset', 16, 'gpu_needs_reset'],
+    ['/opt/wrap: line 2: nvidia-smi: command not found', 127, 'gpu_tool_missing'],
+    ['', 127, 'gpu_tool_missing'],
     ['', 139, 'gpu_tool_failed'],
     ['Segmentation fault', 139, 'gpu_tool_failed'],
     ['etwas anderes, als man denkt', 1, 'gpu_tool_failed'],
@@ -345,6 +369,7 @@ describe('the topology', () => {
     ['of more GPUs', matrix(3, 'NV18')],
     ['that is no matrix', 'Invalid combination of input arguments.\n'],
     ['that is empty', ''],
+    ['of others', matrix(2, 'NV18').replaceAll('GPU1', 'GPU2')],
   ])('%s is asked for again, and then not counted on', async (_, text) => {
     smi.set({ lines: [row(0), row(1)], topo: { text } });
     const { islands, conditions } = await source.inventory();
@@ -414,6 +439,37 @@ it('tells a program that is slow and ends when it is told to from one that faile
   expect(await slow.run([])).toMatchObject({ code: null, hung: true });
   expect(await slow.run([])).toMatchObject({ hung: true, text: expect.stringContaining('within 50 ms') });
 });
+
+it('says of a script whose interpreter is absent that it is there', async () => {
+  const bin = join(dir, 'script');
+  writeFileSync(bin, '#!/no/such/sh\n', { mode: 0o755 });
+  expect((await new NvidiaSmi(bin).run([]))?.text).toContain('interpreter');
+});
+
+it.each(['topo', 'compute_cap', '--query-compute-apps'])(
+  'asks nothing more in a look in which %s hung, and offers no GPU of it',
+  async word => {
+    const asked: string[] = [];
+    const hangs = {
+      run: async (args: string[]) => {
+        asked.push(args.join(' '));
+        if (asked.at(-1)!.includes(word)) return { code: null, out: '', text: 'no answer', hung: true };
+        return await smi.run(args);
+      },
+    };
+    smi.set(PAIR);
+    const sick = new SmiSource('smi', hangs as unknown as NvidiaSmi, join(dir, 'meminfo'));
+    const inventory = await sick.inventory();
+    const { silent, gpus } = inventory.snapshot ?? (await sick.snapshot());
+    expect(asked.at(-1)).toContain(word);
+    expect(silent?.code).toBe('gpu_driver_unresponsive');
+    expect(gpus).toMatchObject([{ usable: false }, { usable: false }]);
+    if (inventory.snapshot !== undefined) {
+      expect(codes(inventory.conditions)).toEqual(['gpu_driver_unresponsive']);
+      expect(inventory.gpus.map(gpu => gpu.usable)).toEqual([false, false]);
+    }
+  },
+);
 
 it('does not wait for what a wrapper has left behind', async () => {
   const bin = join(dir, 'wrapper');

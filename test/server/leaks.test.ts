@@ -1,6 +1,7 @@
 // clear-leak and node show at the operators' API: what is asked of the ledger and of the agent, and what is told.
 import { WorkflowNotFoundError } from '@temporalio/client';
 import { expect, test } from 'vitest';
+import { LlmgwError } from '../../contracts/errors.js';
 import type { ProveAgain } from '../../contracts/messages.js';
 import type { ProvenAgain } from '../../contracts/status.js';
 import { emptyNode } from '../../domain/node-state.js';
@@ -23,27 +24,36 @@ const hold = (over: Partial<ProvenAgain> = {}): ProvenAgain => ({
   ...over,
 });
 
-const node = () => ({
+const node = (foreign_mib = 100) => ({
   ...emptyNode(NODE, 0),
   state: 'connected' as const,
   slots: { 3: GPU },
-  inventory: { ...inventory(NODE, 'boot-1'), gpus: [gpuOf(GPU, { index: 5, memory_free_mib: 100 })] },
+  inventory: {
+    ...inventory(NODE, 'boot-1'),
+    gpus: [gpuOf(GPU, { index: 5, memory_free_mib: 100, foreign_mib })],
+  },
   inventory_at: Date.parse('2026-11-30T12:00:00Z'),
 });
 
 /** The API over a ledger and an agent whose answers are the test's. */
-function api(holds: ProvenAgain[], agent: (kind: string, payload: unknown) => unknown) {
+function api(
+  holds: ProvenAgain[],
+  agent: (kind: string, payload: unknown) => unknown,
+  foreign?: number,
+  refusal?: LlmgwError,
+) {
   const asked: ProveAgain[] = [];
   const notes: string[] = [];
   const fleet = {
     node: async (id: string) => {
       if (id !== NODE) throw new WorkflowNotFoundError('no', id, undefined);
-      return node();
+      return node(foreign);
     },
     nodes: async () => [],
     left: async () => [hold({ why: 'leaked' })],
     proveLeft: async (what: ProveAgain) => {
       asked.push(what);
+      if (refusal !== undefined) throw refusal;
       return { holds };
     },
     noteNode: async (id: string, { text }: { text: string }) => void notes.push(`${id}: ${text}`),
@@ -98,6 +108,23 @@ test('what is not free is refused with who has it, as the agent names them, and 
   // An agent of a release that names no processes.
   const older = await api([hold({ outcome: 'left', gpus: [{ ...gpus[0]!, pids: [] }] })], away).clear({});
   expect(older.body.error.message).toContain('by no process that the driver names');
+});
+
+test('a foreign GPU is no leak: what to do about it is said instead of what the ledger has not', async () => {
+  const none = new LlmgwError('BAD_REQUEST', 'slot 3: held by nothing that was left without proof of stop');
+  const at = (mib: number, refusal = none) => api([], away, mib, refusal).clear({ gpu: '5' });
+  expect(await at(1234)).toMatchObject({
+    code: 400,
+    body: {
+      error: {
+        message:
+          'GPU 5 is foreign (1234 MiB in use by others): end what uses it; it is offered again by itself',
+      },
+    },
+  });
+  expect((await at(100)).body.error.message).toBe(none.message);
+  const held = new LlmgwError('GPU_HELD', 'held by replica/demo (fence 7): stop it instead');
+  expect((await at(1234, held)).body.error.message).toBe(held.message);
 });
 
 test("the operator's word is the id once more, for a GPU by its UUID or index", async () => {

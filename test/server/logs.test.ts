@@ -10,7 +10,11 @@ import { type HttpDeps, httpApp } from '../../server/http/app.js';
 import { controlPlane, startAgent, until } from '../stream/support.js';
 
 /** The API of an instance that holds the streams of these nodes. */
-async function api(agents: Record<string, ServeRequest>, members: { node: string; rank: number }[]) {
+async function api(
+  agents: Record<string, ServeRequest>,
+  members: { node: string; rank: number }[],
+  onAsk: (opts: { signal?: AbortSignal } | undefined) => void = () => undefined,
+) {
   const cp = await controlPlane();
   const started = Object.entries(agents).map(([nodeId, serve]) => startAgent(cp.port, { nodeId, serve }));
   for (const agent of started) await until(() => agent.welcomes[0]);
@@ -18,7 +22,13 @@ async function api(agents: Record<string, ServeRequest>, members: { node: string
   const deps = {
     fleet: { nodes: async () => rows },
     replicas: { show: async () => ({ members, phase: 'ready', reason: 'serving' }) },
-    nodes: { request: cp.hub.request.bind(cp.hub), withEngineOf: async () => null },
+    nodes: {
+      request: (...args: Parameters<typeof cp.hub.request>) => {
+        onAsk(args[3]);
+        return cp.hub.request(...args);
+      },
+      withEngineOf: async () => null,
+    },
     tokensFile: null,
     tls: null,
     log: silentLogger(),
@@ -92,6 +102,20 @@ test('ends at the node when its reader leaves, and runs no further ahead than a 
   expect(produced).toBeLessThan(1_000);
   req.destroy();
   await until(() => left);
+});
+
+test('is looked for no longer when its reader has left', async () => {
+  const asked: (AbortSignal | undefined)[] = [];
+  const serve: ServeRequest = async function* (_kind, _payload, signal) {
+    yield* [];
+    await new Promise(resolve => signal.addEventListener('abort', resolve));
+  };
+  const { get } = await api({ 'gpu-a-01': serve }, [], opts => void asked.push(opts?.signal));
+  const { req } = get('rank=1');
+  await until(() => asked.length === 1);
+  expect(asked[0]?.aborted).toBe(false);
+  req.destroy();
+  await until(() => asked[0]?.aborted);
 });
 
 test('says what happened when the node is lost half-way or this instance stops', async () => {

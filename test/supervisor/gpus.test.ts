@@ -1,8 +1,9 @@
 // INV-2: what makes a GPU free again, with every kind of source; and what keeps an engine off one.
+import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
-import { afterEach, describe, expect, it } from 'vitest';
-import { judgeGpu, weakest } from '../../agent/supervisor/gpu-guard.js';
-import { readStat } from '../../agent/supervisor/proc.js';
+import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
+import { judgeGpu, takeBaseline, weakest } from '../../agent/supervisor/gpu-guard.js';
+import { describePid, readStat } from '../../agent/supervisor/proc.js';
 import type { SupervisorOptions } from '../../agent/supervisor/types.js';
 import {
   cleanUp,
@@ -86,6 +87,30 @@ describe('a GPU after its engine', () => {
     expect(weakest(['memory', 'weak'])).toBe('weak');
     expect(weakest([])).toBe('strong');
   });
+});
+
+it('names who is on a GPU without the secrets of its command line, also one that a sentence is cut in', async () => {
+  const pad = 'x'.repeat(60);
+  const child = spawn(process.execPath, [
+    '-e',
+    `setInterval(() => {}, 9e5)//${pad}`.slice(0, 60),
+    '--api-key',
+    'SUPERSECRET',
+    `hf_${'a'.repeat(200)}`,
+  ]);
+  onTestFinished(() => void child.kill('SIGKILL'));
+  await until(() => describePid(child.pid!).includes('--api-key'));
+  const taken = at(9_000, [{ pid: child.pid!, used_mib: 9_000 }]);
+  const refused = (): string => {
+    try {
+      takeBaseline([GPU_A], [taken], () => false);
+      return '';
+    } catch (e) {
+      return (e as Error).message;
+    }
+  };
+  expect(refused()).toContain(`pid ${child.pid} (${process.execPath}`);
+  expect(refused()).not.toMatch(/SUPERSECRET|hf_/);
 });
 
 describe('an engine', () => {

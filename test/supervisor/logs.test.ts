@@ -214,6 +214,26 @@ describe('a log that is followed', () => {
     expect(all(follow).at(-1)).toBe('two');
   });
 
+  it('is told when it can not be told where it was cut, and goes on when it can', () => {
+    writeFileSync(file(), 'one\n');
+    const follow = new LogFollow(dir, 10);
+    expect(all(follow)).toEqual(['one']);
+    appendFileSync(file(), 'two\n');
+    writeFileSync(`${file()}.base`, '');
+    const looks = Array.from({ length: 12 }, () => all(follow)).flat();
+    expect(looks).toEqual([expect.stringContaining('log.base')]);
+    writeFileSync(`${file()}.base`, '0\n');
+    expect(all(follow)).toEqual(['two']);
+  });
+
+  it('keeps what it knows of its cuts where the next one can not be written', () => {
+    writeFileSync(file(), text(numbered(0, 40_000)));
+    writeFileSync(`${file()}.base`, '7\n');
+    mkdirSync(`${file()}.base.tmp`); // stands for a disk that takes nothing
+    cut(1_048_576);
+    expect(readFileSync(`${file()}.base`, 'utf8')).toBe('7\n');
+  });
+
   it('shows a progress bar by its state, which is no line until it is ended', () => {
     writeFileSync(file(), 'a\n\rLoad 1%');
     const follow = new LogFollow(dir, 10);

@@ -282,6 +282,24 @@ describe('fences', () => {
     }
   });
 
+  it('are kept although somebody has removed their folder', async () => {
+    const node = makeNode();
+    const s = await node.supervisor();
+    const replica = uniqueName();
+    await s.prepare(orderFor(replica, { fence: 1_000 }));
+    rmSync(path.join(node.workDir, 'fences'), { recursive: true });
+    await s.stop({ replica, fence: 1_000, rank: 0, reason: 'test' });
+    await s.prepare(orderFor(replica, { fence: 2_000 }));
+    expect(await codeOf(s.launch(orderFor(replica, { fence: 1_999 })))).toBe('STALE_FENCE');
+  });
+
+  it('refuses a gang whose order names no fabric (INV-3), and lets it be asked about', async () => {
+    const s = await makeNode().supervisor();
+    const gang = { ...orderFor(uniqueName()), nodes: 2 };
+    await s.check(gang);
+    expect(await codeOf(s.prepare(gang))).toBe('FABRIC_DOWN');
+  });
+
   it('refuses a newer generation while the older one lives, and clears what has ended by itself', async () => {
     const s = await makeNode().supervisor();
     const replica = uniqueName();
