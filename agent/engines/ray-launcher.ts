@@ -40,7 +40,12 @@ await() {
   while :; do
     wait "$1"
     status=$?
-    kill -0 "$1" 2>/dev/null || return 0
+    kill -0 "$1" 2>/dev/null && continue
+    # A signal may have cut that wait short as the process ended: its own status is to be had yet.
+    wait "$1"
+    again=$?
+    [ "$again" -eq 127 ] || status=$again
+    return 0
   done
 }
 
