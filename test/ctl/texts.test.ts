@@ -61,18 +61,18 @@ test('replica show names the member of a gang that failed and has the evidence; 
     code: 'ENGINE_FAILED',
     class: 'retry',
     sentence: 'it broke',
-    evidence: '/work/e',
+    evidence: '/var/lib/e',
     member: 1,
     node: 'n2',
   };
   const spec = { model: 'm', served_model_name: 'm', engine: 'vllm' };
   expect(failureFacts({ last_failure, members: [], spec: { ...spec, nodes: 2 } })).toEqual([
     ['last failure', 'n2 (rank 1): it broke (retry)'],
-    ['evidence', 'n2 (rank 1): /work/e'],
+    ['evidence', 'n2 (rank 1): /var/lib/e'],
   ]);
   expect(failureFacts({ last_failure: { ...last_failure, member: 0 }, members: [], spec })).toEqual([
     ['last failure', 'it broke (retry)'],
-    ['evidence', '/work/e'],
+    ['evidence', '/var/lib/e'],
   ]);
   const { node: _, ...older } = { ...last_failure, evidence: null };
   expect(failureFacts({ last_failure: older, members: [], spec: { ...spec, nodes: 2 } })).toEqual([
